@@ -122,7 +122,7 @@ def exception_text(error: BaseException, max_length: int = MAX_MESSAGE) -> str:
     """The text of an exception, cut where it is long. Writing it runs the author's code, which may fail again."""
     try:
         text = str(error)
-    except Exception as failure:
+    except BaseException as failure:  # also an exit: it is the author's, and must not become ours
         return f"its message cannot be shown: __str__ raised {type(failure).__name__}"
     shown = text if len(text) <= max_length else f"{text[:max_length]} … ({len(text):,} characters)"
     return shown.encode(errors="replace").decode()  # half a surrogate pair can be written to no log and no file
@@ -157,5 +157,5 @@ def short_repr(value: object) -> str:
     """A value from an author's code as messages show it. Its `__repr__` may fail; that of a huge integer does."""
     try:
         return f"{value!r:.100}"
-    except Exception:
+    except BaseException:  # as above
         return f"an object of type {type(value).__name__}"

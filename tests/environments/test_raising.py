@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bough.cli import main
-from bough.errors import describe_failure
+from bough.errors import describe_failure, short_repr
 from bough.types import Task
 from tests.environments import raising
 
@@ -95,10 +95,28 @@ class WrongTextError(Exception):
         return 5  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("error", [UnspeakableError(), WrongTextError()])
+class LeavingError(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(0)
+
+
+class InterruptingError(Exception):
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("error", [UnspeakableError(), WrongTextError(), LeavingError(), InterruptingError()])
 def test_an_exception_whose_text_fails_is_still_described(error: Exception):
     text = describe_failure("step", error)
     assert text.startswith(f"step raised {type(error).__name__}: its message cannot be shown: __str__ raised ")
+
+
+def test_a_value_that_cannot_be_shown_is_named_by_its_type():
+    class Leaving:
+        def __repr__(self) -> str:
+            raise SystemExit(0)
+
+    assert short_repr(Leaving()) == "an object of type Leaving"
 
 
 def test_a_long_message_is_cut_with_its_length():

@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 import urllib.request
+from collections import UserDict
 from collections.abc import Callable
 from typing import Any
 
@@ -104,6 +105,45 @@ def test_an_exception_in_the_agent_says_where_and_is_not_the_models_failure():
 def test_a_result_that_is_none_is_the_agents_fault(result: Any):
     with pytest.raises(EnvironmentFailedError, match="returned"):
         read_result("mine", result)
+
+
+class Tensor:
+    """One of two elements, of which torch says that it is no number."""
+
+    def __float__(self) -> float:
+        raise RuntimeError("a Tensor with 2 elements cannot be converted to Scalar")
+
+
+class Unreadable(UserDict[str, Any]):
+    def __getitem__(self, key: str) -> Any:
+        raise LookupError("it is closed")
+
+
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [
+        (Tensor(), "RuntimeError: a Tensor with 2 elements cannot be converted to Scalar"),
+        ({"reward": Tensor()}, "RuntimeError: a Tensor with 2 elements cannot be converted to Scalar"),
+        (Unreadable(reward=1), "LookupError: it is closed"),
+    ],
+)
+def test_a_result_that_raises_when_it_is_read_is_the_agents_fault(result: Any, why: str):
+    with pytest.raises(EnvironmentFailedError, match=f"the result of agent:mine raised {why}"):
+        read_result("agent:mine", result)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_agent_that_is_cancelled_by_itself_is_lost_and_not_forgotten(is_async: bool):
+    def gives_up(base_url: str) -> None:
+        raise asyncio.CancelledError
+
+    async def gives_up_later(base_url: str) -> None:
+        inner = asyncio.ensure_future(asyncio.sleep(60))
+        inner.cancel()
+        await inner
+
+    with pytest.raises(EnvironmentFailedError, match="agent:mine raised CancelledError"):
+        played(gives_up_later if is_async else gives_up)
 
 
 def test_results_are_rewards_successes_mappings_or_unknown():

@@ -358,6 +358,13 @@ def test_a_list_of_files_that_is_none_is_said(newest: checkpoint.Checkpoint, con
     assert "files.json" in refused(newest, newest.check)
 
 
+def test_a_weights_file_that_is_not_listed_is_not_loaded(newest: checkpoint.Checkpoint):
+    listed = json.loads((newest.path / "files.json").read_text())
+    del listed["weights/config.json"]
+    write_json(newest.path / "files.json", listed)
+    assert "files.json does not list weights/config.json" in refused(newest, newest.check)
+
+
 def test_a_huge_list_of_files_is_not_read(newest: checkpoint.Checkpoint):
     with (newest.path / "files.json").open("r+b") as file:
         file.truncate(2**40)  # sparse: reading it would fill any memory

@@ -8,6 +8,8 @@ from numbers import Real
 from operator import attrgetter
 from typing import Any
 
+from pydantic_core import from_json, to_json
+
 from bough.environments.base import EnvironmentFailedError, Observation
 from bough.errors import short_repr
 from bough.types import Message
@@ -54,6 +56,8 @@ def check_observation(what: str, given: Any) -> Observation:
             shown = short_repr(value)
             raise EnvironmentFailedError(f"{what} gave the {name} {shown}; it must be a finite number or None")
     _check_text(what, given)
+    if given.tools:
+        _check_tools(what, given)
     return given
 
 
@@ -73,6 +77,19 @@ def _check_text(what: str, given: Observation) -> None:
         raise EnvironmentFailedError(f"{what} returned {size:,} characters; at most {MAX_TEXT:,} are allowed")
     for text in texts:
         check_unicode(what, text)
+
+
+def _check_tools(what: str, given: Observation) -> None:
+    """Tools are part of every prompt and of the record, which has them deeper than they are here."""
+    try:
+        text = to_json({"record": [{"tools": given.tools}]}, fallback=dict)
+        from_json(text, allow_inf_nan=False)
+    except ValueError as error:
+        raise EnvironmentFailedError(f"{what} gave tools that cannot be kept as JSON: {error!s:.200}") from None
+    if len(text) > MAX_TEXT:
+        raise EnvironmentFailedError(
+            f"{what} gave tools of {len(text):,} bytes of JSON; at most {MAX_TEXT:,} are allowed"
+        )
 
 
 def check_unicode(what: str, text: str) -> None:

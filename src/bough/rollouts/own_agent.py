@@ -158,9 +158,10 @@ async def _called(environment_class: type[OwnAgent], task: Task, url: str, seed:
         return await result if inspect.isawaitable(result) else result
     except (InputError, EnvironmentFailedError):
         raise
-    except asyncio.CancelledError:
-        raise
     except BaseException as error:
+        running = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and running is not None and running.cancelling():
+            raise  # by us; otherwise the agent cancelled something of its own
         raise blame(environment_class.name, error) from error
     finally:
         if client is not None:
@@ -184,7 +185,15 @@ def _openai_client(url: str, *, is_async: bool) -> Any:
 
 def read_result(name: str, result: Any, refused: str | None = None) -> SessionOutcome:
     """What an agent function returned, as an outcome. An invalid result is an EnvironmentFailedError."""
-    stop = refused or "done"
+    try:
+        return _read_result(name, result, refused or "done")
+    except EnvironmentFailedError:
+        raise
+    except Exception as error:  # reading a tensor or a mapping runs code of its author
+        raise blame(f"the result of {name}", error) from error
+
+
+def _read_result(name: str, result: Any, stop: str) -> SessionOutcome:
     if result is None:
         return SessionOutcome(None, {"outcome": None}, stop)
     if isinstance(result, bool):

@@ -120,7 +120,9 @@ class Checkpoint:
             if file.stat().st_size > LONGEST_LIST:
                 raise self.damaged(f"{FILES} has {file.stat().st_size} bytes; it is not a list of files")
             found = {name: (int(one["bytes"]), str(one["sha256"])) for name, one in _json(file).items()}
-            if missing := [name for name in (OPTIMIZER, RANDOM, STATE) if name not in found]:
+            weights = (file for file in sorted(self.weights.rglob("[!.]*")) if file.is_file())
+            loaded = [OPTIMIZER, RANDOM, STATE, *(file.relative_to(self.path).as_posix() for file in weights)]
+            if missing := [name for name in loaded if name not in found]:
                 raise self.damaged(f"{FILES} does not list {', '.join(missing)}")
         except InputError:
             raise

@@ -3,9 +3,10 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+import numpy
 import pytest
 
-from bough.environments.base import Environment
+from bough.environments.base import Environment, EnvironmentFailedError
 from bough.environments.registry import find
 from bough.errors import InputError
 from bough.types import Task
@@ -53,12 +54,21 @@ class Hanging(Broken):
     hangs = True
 
 
+class Vague(Parrot):
+    """Returns `given` instead of what Gymnasium agrees on."""
+
+    given: Any = None
+
+    def step(self, action: Any) -> Any:
+        return self.given
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _registered() -> Iterator[None]:
-    for one in (Parrot, Broken, Hanging):
+    for one in (Parrot, Broken, Hanging, Vague):
         gymnasium.register(f"{one.__name__}-v0", one)
     yield
-    for one in (Parrot, Broken, Hanging):
+    for one in (Parrot, Broken, Hanging, Vague):
         del gymnasium.registry[f"{one.__name__}-v0"]
 
 
@@ -141,6 +151,29 @@ def test_an_environment_that_breaks_or_hangs_loses_only_its_own_episodes(name: s
     assert tally.faults == {"environment": len(tally.lost)} and len(tally.lost) == 4 - len(kept) > 0
     why = "step raised RuntimeError: out of crackers" if name == "Broken" else "step took longer than 3 s"
     assert all(reason.startswith(why) for reason in tally.lost.values())
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (("x", 0.0, True, False, {"success": "no"}), "success is 'no'; it must be True or False"),
+        (("x", 0.0, True, False, {"is_success": [False]}), r"is_success is \[False\]; it must be True or False"),
+        (("x", 1.0, "False", False, {}), "terminated is 'False'; it must be True or False"),
+        (("x", 1.0, False, "no", {}), "truncated is 'no'; it must be True or False"),
+        (("x", "1", True, False, {}), "the reward is '1'; it must be a number"),
+    ],
+)
+def test_a_word_is_neither_a_success_nor_an_end_nor_a_reward(given: Any, why: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Vague, "given", given)
+    with pytest.raises(EnvironmentFailedError, match=why):
+        played(find("gymnasium:Vague-v0"), Task(id="t", seed=0), "polly")
+
+
+@pytest.mark.parametrize("one", [True, 1, 1.0, numpy.bool_(True), numpy.array(True)], ids=repr)
+def test_flags_may_be_numbers_and_numpys(one: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Vague, "given", ("x", numpy.float32(0.5), one, False, {"success": one}))
+    seen = played(find("gymnasium:Vague-v0"), Task(id="t", seed=0), "polly")[-1]
+    assert (seen.success, seen.terminated, seen.reward) == (True, True, 0.5)
 
 
 def test_a_name_that_does_not_exist_and_spaces_that_no_agent_can_use():

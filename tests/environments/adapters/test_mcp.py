@@ -1,9 +1,11 @@
 import asyncio
+import gzip
 import json
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -196,3 +198,85 @@ def test_a_call_can_be_typed_as_in_python(url: str):
     said = environment.say('price("apple", day="Monday")')
     assert json.loads(said.split("\n")[1])["arguments"] == {"item": "apple", "day": "Monday"}
     assert environment.say("1.5") == "1.5"
+
+
+def test_what_the_client_thinks_of_a_servers_answer_is_not_printed_beside_our_error(caplog: pytest.LogCaptureFixture):
+    nonsense = find(f"mcp:{sys.executable} -c \"print('this is not JSON', flush=True); input()\"")
+    with pytest.raises(EnvironmentFailedError):
+        played(nonsense, task(ASK))
+    assert [record.name for record in caplog.records if record.name.startswith("mcp")] == []
+
+
+class Raw(BaseHTTPRequestHandler):
+    """An MCP server by hand. `answer` gives the body of the answer to a call by its id, and has the headers."""
+
+    protocol_version = "HTTP/1.1"
+    answer: tuple[Any, dict[str, str]] = None, {}
+    results: dict[str, Any] = {
+        "initialize": {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "raw", "version": "1"},
+        },
+        "tools/list": {
+            "tools": [
+                {
+                    "name": "look",
+                    "inputSchema": {"type": "object"},
+                    "outputSchema": {"type": "object", "required": ["x"]},
+                }
+            ]
+        },
+        "tools/call": {"content": [{"type": "text", "text": "a view"}], "structuredContent": {}},
+    }
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        headers = {"content-type": "application/json"}
+        if asked.get("method") == "tools/call" and self.answer[0]:
+            body, more = self.answer[0](asked["id"]), self.answer[1]
+            headers |= more
+        elif (result := self.results.get(asked.get("method"))) is not None:
+            body = json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}).encode()
+        else:
+            error = {"code": -32601, "message": "no such method"}
+            body = json.dumps({"jsonrpc": "2.0", "id": asked.get("id"), "error": error}).encode()
+        self.send_response(202 if "id" not in asked else 200)
+        for name, value in {**headers, "content-length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        return
+
+
+@pytest.fixture
+def raw() -> Iterator[str]:
+    Raw.answer = None, {}
+    with ThreadingHTTPServer(("127.0.0.1", 0), Raw) as listening:
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        yield f"mcp:http://127.0.0.1:{listening.server_port}/mcp"
+        listening.shutdown()
+
+
+def test_a_result_is_not_matched_with_the_patterns_of_its_server(raw: str):
+    _, seen = played(find(raw), task(ASK), call("look"))
+    assert (seen.messages[0].content, seen.error) == ("a view", None)
+
+
+def test_an_answer_without_an_end_is_not_read(raw: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("bough.environments.adapters.limited_http.MAX_BYTES", 1 << 20)
+    Raw.answer = lambda _: b" " * (2 << 20), {}
+    with pytest.raises(EnvironmentFailedError, match=r"failed at look: .*the answer is larger than 1 MiB"):
+        played(find(raw), task(ASK), call("look"))
+
+
+def test_a_packed_answer_is_not_unpacked(raw: str):
+    answer = {
+        "jsonrpc": "2.0",
+        "result": {"content": [{"type": "text", "text": "a view"}], "structuredContent": {"x": 1}},
+    }
+    Raw.answer = lambda id: gzip.compress(json.dumps({**answer, "id": id}).encode()), {"content-encoding": "gzip"}
+    with pytest.raises(EnvironmentFailedError, match="the MCP server failed at look: "):
+        played(find(raw), task(ASK), call("look"))

@@ -139,6 +139,63 @@ def test_a_hostile_answer_is_the_servers_failure(answer: str):
         played(find(name), TASK, call("act", guess=1))
 
 
+@pytest.mark.parametrize(
+    ("data", "won"),
+    [
+        ({"reward": 1, "done": True}, True),
+        ({"reward": True, "done": True}, True),
+        ({"reward": 1, "done": "false"}, None),
+        ({"reward": 1, "done": [0]}, None),
+        ({"reward": 1, "done": 1}, None),
+        ({"reward": "1", "done": True}, None),
+        ({"reward": [1], "done": True}, None),
+    ],
+)
+def test_an_end_is_true_or_false_and_a_reward_is_a_number(data: dict[str, Any], won: bool | None):
+    answer = {"type": "observation", "data": {"observation": {"text": "?"}, **data}}
+    with running(OpenEnvServer("guess", answers=[({"type": "step", "data": {"guess": 1}}, answer)])) as name:
+        if won:
+            assert played(find(name), TASK, call("act", guess=1))[-1].success is True
+            return
+        with pytest.raises(EnvironmentFailedError, match="answered step with"):
+            played(find(name), TASK, call("act", guess=1))
+
+
+def test_an_episode_that_is_over_before_it_began_is_the_servers_failure():
+    over = {"type": "observation", "data": {"observation": {"text": "?"}, "reward": 1.0, "done": True}}
+    with running(OpenEnvServer("guess", answers=[({"type": "reset", "data": {}}, over)])) as name:
+        tally, kept = collected(find(name), some_tasks(find(name), 1), ScriptedAgent(call("act", guess=42)))
+    assert not kept and "ended the episode before the agent's first action" in next(iter(tally.lost.values()))
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [
+        [{"name": 3, "input_schema": {}}],
+        [{"name": "", "input_schema": {}}],
+        [{"name": "a", "description": ["x"], "input_schema": {}}],
+        [{"name": "a", "input_schema": None}],
+        [{"name": "a", "input_schema": "object"}],
+        [{"name": "a", "input_schema": {}}] * 2,
+    ],
+)
+def test_a_tool_that_cannot_be_offered_is_the_servers_failure(tools: list[Any]):
+    listed = {"type": "observation", "data": {"observation": {"tools": tools}}}
+    server = OpenEnvServer("shop", answers=[({"type": "step", "data": {"type": "list_tools"}}, listed)])
+    with running(server) as name, pytest.raises(EnvironmentFailedError, match="the server offers the tool "):
+        played(find(name), TASK)
+
+
+@pytest.mark.parametrize("action", [{"properties": [1]}, {"properties": {"a": "text"}}, {"required": 3}, [], None])
+def test_a_schema_that_is_none_is_the_servers_failure(action: Any):
+    why = "describes its actions by something that is not a schema"
+    with (
+        running(OpenEnvServer("guess", schema={"action": action})) as name,
+        pytest.raises(EnvironmentFailedError, match=why),
+    ):
+        played(find(name), TASK)
+
+
 def test_a_schema_without_an_end_is_not_read(guess: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(openenv_client, "MAX_SCHEMA", 100)
     with pytest.raises(EnvironmentFailedError, match="does not describe its actions: ValueError: /schema is larger"):

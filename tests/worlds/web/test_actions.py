@@ -1,7 +1,7 @@
 import pytest
 
 from bough.types import ToolCall
-from bough.worlds.web.actions import Action, UnknownActionError, bind
+from bough.worlds.web.actions import MAX_TEXT, Action, UnknownActionError, bind
 
 
 def bound(name, **arguments):
@@ -70,3 +70,11 @@ def test_what_does_not_fit_is_explained(name, arguments, said):
 def test_a_number_beyond_all_pages_is_refused():
     with pytest.raises(UnknownActionError, match="must be a number of pixels"):
         bound("mouse_move", x=10**400, y=1)
+
+
+@pytest.mark.parametrize("name", ["type", "fill", "select_text"])
+def test_a_text_that_takes_minutes_to_type_is_refused(name):
+    more = {"element": 1} if name == "fill" else {}
+    assert bind(ToolCall(name=name, arguments={"text": "x" * MAX_TEXT, **more}))
+    with pytest.raises(UnknownActionError, match="text has 1,001 characters; at most 1,000 can be written at once"):
+        bind(ToolCall(name=name, arguments={"text": "x" * (MAX_TEXT + 1), **more}))

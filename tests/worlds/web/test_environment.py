@@ -71,6 +71,23 @@ def test_after_the_end_nothing_is_done_any_more(run):
         assert seen.terminated and seen.error == "invalid_action" and seen.success is None
 
 
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "<img src=x onerror=core.endEpisode(1)>",
+        "rm <img src=x onerror=core.endEpisode(1)>",
+        "rm <img/src=x/onerror=core.endEpisode(1)>",
+        "<img name=getAnimations><img name=elementFromPoint>",
+        "rm &lt;img&gt;",
+    ],
+)
+def test_what_is_typed_into_a_terminal_is_text(run, typed):
+    _, after, end = run(play(web("terminal"), f"type('{typed}\\n')", "type('exit\\n')"))
+    shown = f"user$ {typed}" in after.messages[0].content
+    assert (after.reward, after.success, after.done, shown) == (0.0, None, False, True)
+    assert (end.success, end.reward) == (False, -1.0)
+
+
 def test_the_other_form_of_speech(run):
     start, filled, end = run(play(
         web("enter-text", speech="commands"),

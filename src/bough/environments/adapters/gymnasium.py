@@ -18,8 +18,8 @@ from pydantic import Field, JsonValue
 from bough.config.base import Config
 from bough.environments.adapters.gymnasium_words import GymDocument, legend_of, read_action, show
 from bough.environments.adapters.seeds import seeded_tasks
-from bough.environments.base import Environment, Observation
-from bough.errors import InputError, did_you_mean
+from bough.environments.base import Environment, EnvironmentFailedError, Observation
+from bough.errors import InputError, did_you_mean, short_repr
 from bough.speech.functions import spoken
 from bough.speech.reply import Reply
 from bough.types import Task
@@ -72,15 +72,17 @@ class GymnasiumEnvironment(Environment):
         action = self._read(spoken(reply).strip())
         if action is None:
             return Observation.say(self._how(), error="malformed")
-        seen, reward, terminated, truncated, info = self.gym.step(action)
+        seen, given, *ends, info = self.gym.step(action)
         said = self.actions[action - self._first] if self.actions else str(action)
-        self.returned += float(reward)
-        success = self._won(bool(terminated), float(reward), info) if terminated or truncated else None
+        terminated, truncated = map(_flag, ("terminated", "truncated"), ends)
+        reward = _number(given)
+        self.returned += reward
+        success = self._won(terminated, reward, info) if terminated or truncated else None
         return Observation.say(
             self._show(seen),
-            reward=float(reward),
-            terminated=bool(terminated),
-            truncated=bool(truncated and not terminated),
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated and not terminated,
             success=success,
             action=said,
         )
@@ -125,7 +127,7 @@ class GymnasiumEnvironment(Environment):
         """Gymnasium has no word for success: it is in the info, or it follows from the rewards."""
         for name in ("is_success", "success"):
             if name in info:
-                return bool(info[name])
+                return _flag(name, info[name])
         if type(self.gym.unwrapped).__name__ in GOAL_ENDS:
             return terminated
         threshold = self.gym.spec.reward_threshold if self.gym.spec is not None else None
@@ -150,6 +152,19 @@ def adapt(name: str) -> type[Environment]:
         "renders_text": "ansi" in getattr(creator, "metadata", {}).get("render_modes", ()),
     }
     return type("GymnasiumEnvironment", (GymnasiumEnvironment,), more)
+
+
+def _flag(name: str, value: Any) -> bool:
+    """True or False, also as a number or one of NumPy's."""
+    if value not in (0, 1):
+        raise EnvironmentFailedError(f"{name} is {short_repr(value)}; it must be True or False")
+    return bool(value)
+
+
+def _number(reward: Any) -> float:
+    if isinstance(reward, str | bytes):
+        raise EnvironmentFailedError(f"the reward is {short_repr(reward)}; it must be a number")
+    return float(reward)
 
 
 def _size(space: Space[Any]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shlex
 import sys
@@ -17,9 +18,12 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CallToolResult, TextContent, Tool
 
+from bough.environments.adapters.limited_http import limited_client
 from bough.environments.base import EnvironmentFailedError
 from bough.errors import InputError, exception_line
 
+# What a server does wrong is in our error; the client would also print its own traceback of it.
+logging.getLogger("mcp").setLevel(logging.CRITICAL)
 # How much of what a server wrote to its standard error is shown when it fails.
 MAX_LOG = 500
 # A server can go on listing them for ever.
@@ -101,7 +105,7 @@ class McpConnection:
                 key = os.environ.get(self.key_variable) if self.key_variable else None
                 headers = {"Authorization": f"Bearer {key}"} if key else {}
                 # A server may hold its answer back for as long as a step may take.
-                http = httpx2.AsyncClient(headers=headers, timeout=httpx2.Timeout(30.0, read=None))
+                http = limited_client(headers=headers, timeout=httpx2.Timeout(30.0, read=None))
                 await stack.enter_async_context(http)
                 client = Client(streamable_http_client(self.target, http_client=http))
             else:
@@ -111,6 +115,8 @@ class McpConnection:
                 server = StdioServerParameters(command=command, args=arguments, env=variables)
                 client = Client(stdio_client(server, errlog=self._log))
             self._client = await stack.enter_async_context(client)
+            # The client would match results with the patterns of the server's schema, some of which never end.
+            client.session.validate_tool_result = _accept  # type: ignore[method-assign]
             self.instructions = client.instructions or ""
             self._ready.set()
             await self._done.wait()
@@ -127,6 +133,10 @@ class McpConnection:
             end = os.pread(file, 4 * MAX_LOG, max(0, os.fstat(file).st_size - 4 * MAX_LOG))
             written = end.decode(errors="replace")[-MAX_LOG:].strip()
         return EnvironmentFailedError(f"the MCP server {what}: {why}" + (f"\n{written}" if written else ""))
+
+
+async def _accept(name: str, result: CallToolResult) -> None:
+    """A result need not fit the schema that its server declares: the agent reads it as it is."""
 
 
 def is_url(target: str) -> bool:

@@ -70,6 +70,8 @@ class OpenEnvEnvironment(RemoteToolEnvironment):
         else:
             self._offer_action(schema, fields)
             seen = await self.connection.first("reset", reset, patience_s=patience_s)
+        if seen.get("done"):
+            raise EnvironmentFailedError("the OpenEnv server ended the episode before the agent's first action")
         text = "\n\n".join(filter(None, [self.options.instructions, observation_text(seen)]))
         return Observation.say(text or "Begin.", tools=self.tools)
 

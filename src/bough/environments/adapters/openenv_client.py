@@ -53,9 +53,9 @@ class OpenEnvConnection:
                 action = json.loads(await self._get("/schema"))["action"]
         except (httpx2.HTTPError, TimeoutError, *MALFORMED) as error:
             raise self._failure("does not describe its actions", error) from error
-        if not isinstance(action, dict):
+        if not _is_schema(action):
             raise self._failure("describes its actions by something that is not a schema", None)
-        return action
+        return dict(action)
 
     async def _get(self, path: str) -> bytes:
         """The content at an address. Not compressed: its size could not be limited."""
@@ -105,7 +105,7 @@ class OpenEnvConnection:
             answer = json.loads(text)
             what, content = answer["type"], answer["data"]
             if what == "observation" and isinstance(content["observation"], dict):
-                _check_reward(content.get("reward"))
+                _check_step(content.get("reward"), content.get("done"))
                 return dict(content)
             code, message = content["code"], str(content["message"])
         except MALFORMED as error:
@@ -130,10 +130,22 @@ class OpenEnvConnection:
         return EnvironmentFailedError(f"the OpenEnv server at {self.http_url} {what}{why}")
 
 
-def _check_reward(reward: Any) -> None:
-    """Raises ValueError for a number that no float can be."""
-    if isinstance(reward, int | float) and not abs(reward) <= sys.float_info.max:
-        raise ValueError("the reward is not finite")
+def _check_step(reward: Any, done: Any) -> None:
+    """Raises ValueError for a reward that is not a finite number, and for an end that is neither true nor false."""
+    if reward is not None and not (isinstance(reward, int | float) and abs(reward) <= sys.float_info.max):
+        raise ValueError("the reward is not a finite number")
+    if not isinstance(done, bool | None):
+        raise ValueError("done is neither true nor false")
+
+
+def _is_schema(action: Any) -> bool:
+    """Whether this describes an object: its fields, and which of them are required."""
+    fields = action.get("properties", {}) if isinstance(action, dict) else None
+    return (
+        isinstance(fields, dict)
+        and all(isinstance(field, dict) for field in fields.values())
+        and isinstance(action.get("required", []), list)
+    )
 
 
 def urls(url: str) -> tuple[str, str]:

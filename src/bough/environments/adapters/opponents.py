@@ -56,19 +56,18 @@ class ModelOpponent:
     async def move(self, game: Any, seen: str) -> str:  # noqa: ARG002
         import httpx2
 
+        from bough.environments.adapters.limited_http import limited_client
+
         self.messages.append({"role": "user", "content": seen})
         key = os.environ.get(self.key_variable)
         asked = {"model": self.model, "messages": self.messages, "temperature": 0, "max_tokens": MAX_TOKENS}
         try:
-            async with httpx2.AsyncClient(timeout=self.timeout_s) as client:
-                answer = await client.post(
-                    f"{self.url}/chat/completions",
-                    json=asked,
-                    headers={"Authorization": f"Bearer {key}"} if key else {},
-                )
+            headers = {"Authorization": f"Bearer {key}"} if key else {}
+            async with limited_client(headers=headers, timeout=self.timeout_s) as client:
+                answer = await client.post(f"{self.url}/chat/completions", json=asked)
             answer.raise_for_status()
             said = answer.json()["choices"][0]["message"]["content"]
-        except (httpx2.HTTPError, ValueError, LookupError, TypeError) as error:
+        except (httpx2.HTTPError, httpx2.StreamError, ValueError, LookupError, TypeError, RecursionError) as error:
             raise EnvironmentFailedError(f"the opponent at {self.url} gave no move: {error!r:.200}") from error
         if not isinstance(said, str):
             raise EnvironmentFailedError(f"the opponent at {self.url} gave no text")

@@ -7,6 +7,7 @@ from typing import Any
 
 from bough.environments.base import EnvironmentFailedError, Observation
 from bough.environments.tool_calls import ToolCallEnvironment
+from bough.errors import short_repr
 from bough.speech import functions, hermes
 from bough.types import ToolCall
 
@@ -16,10 +17,16 @@ class RemoteToolEnvironment(ToolCallEnvironment):
 
     def offer(self, tools: Iterable[tuple[str, str, dict[str, Any]]]) -> None:
         """Sets the tools: the name, the description and the JSON schema of the parameters of each."""
-        self.tools = tuple(
-            {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
-            for name, description, parameters in tools
-        )
+        offered: dict[str, dict[str, Any]] = {}
+        for name, description, parameters in tools:
+            kinds = isinstance(name, str), isinstance(description, str), isinstance(parameters, dict)
+            if not all(kinds) or not name or name in offered:
+                raise EnvironmentFailedError(
+                    f"the server offers the tool {short_repr(name)}; each needs a name of its own, "
+                    "a description that is text, and a JSON schema of its parameters"
+                )
+            offered[name] = {"name": name, "description": description, "parameters": parameters}
+        self.tools = tuple({"type": "function", "function": function} for function in offered.values())
 
     @property
     def tool_names(self) -> Sequence[str]:

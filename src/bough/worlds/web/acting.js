@@ -149,6 +149,12 @@ const clear = () => {
 };
 
 window.bough = {
+  // What an agent types is text, also where the page's own function puts it into its HTML.
+  escape: (name) => {
+    const own = window[name];
+    window[name] = (text) => own(String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;"));
+    return {};
+  },
   // Also starts the next problem in a page that has been played: nothing of the last one is left but what the
   // page itself carries on.
   start: async (seed, mode, step) => {

@@ -45,6 +45,8 @@ class UnknownActionError(ValueError):
     """An unknown action or wrong arguments. The message is for the agent."""
 
 
+# Keys are pressed one by one: a text without an end would take longer than a step may. Tasks need a tenth of it.
+MAX_TEXT = 1_000
 DIRECTIONS = ("up", "down", "top", "bottom")
 ELEMENT = Parameter("element", "element")
 SIGNATURES = {
@@ -110,9 +112,14 @@ def _as(parameter: Parameter, value: JsonValue) -> JsonValue:
         case "element":
             return _reference(value)
         case "text":
-            if isinstance(value, str | int | float) and not isinstance(value, bool):
-                return str(value)
-            raise UnknownActionError(f"{parameter.name} must be text.")
+            if not isinstance(value, str | int | float) or isinstance(value, bool):
+                raise UnknownActionError(f"{parameter.name} must be text.")
+            text = str(value)
+            if len(text) > MAX_TEXT:
+                raise UnknownActionError(
+                    f"{parameter.name} has {len(text):,} characters; at most {MAX_TEXT:,} can be written at once."
+                )
+            return text
         case "options":
             options = value if isinstance(value, list) else [value]
             if not options or not all(isinstance(o, str | int | float) and not isinstance(o, bool) for o in options):

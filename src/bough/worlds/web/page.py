@@ -20,7 +20,7 @@ from bough.worlds.web import keys
 from bough.worlds.web.actions import Action
 from bough.worlds.web.browser import HEIGHT, WIDTH, Browser
 from bough.worlds.web.elements import Line, read_line
-from bough.worlds.web.pages import MENDED, RELOADED, RESTLESS, html_folder
+from bough.worlds.web.pages import ESCAPED, MENDED, RELOADED, RESTLESS, html_folder
 
 # The part of the window that a page draws its task in; the rest shows its clock and score.
 TASK_WIDTH, TASK_HEIGHT = 160, 210
@@ -95,6 +95,8 @@ class Page:
         if name in MENDED:
             style = f"{{textContent: {json.dumps(MENDED[name])}}}"
             await self._evaluate(f"document.head.append(Object.assign(document.createElement('style'), {style})), {{}}")
+        for function in ESCAPED.get(name, ()):
+            await self._evaluate(f"bough.escape({json.dumps(function)})")
         self.name = name
 
     async def act(self, action: Action) -> View:

@@ -30,6 +30,8 @@ ENOUGH = {
 RESTLESS = {"chase-circle": 350, "hover-shape": 300, "moving-items": 350, "simon-says": 200}
 # Pages whose layout breaks without a font as narrow as Arial, and the style that repairs it.
 MENDED = {"daily-calendar": ".hour .hour-label { width: 17% !important }"}
+# Pages that put what is typed into their HTML, where a script in it would run: the functions that do so.
+ESCAPED = {"terminal": ("generateTerminalLine", "generateTerminalOutput")}
 # Pages that keep state from one problem to the next (`benchmarks/results/web_restart.md`), their variants, and those
 # that miniwob's authors call not deterministic.
 RELOADED = frozenset(
