@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bough.cache import build_once, cache_folder, keep_compiled_code
-from bough.errors import BoughError
+from bough.errors import BoughError, InputError
 
 # A program that builds "thing" slowly, says when it is half done, and notes each build in a file.
 SLOW_BUILDER = """
@@ -59,6 +60,19 @@ def test_the_cache_is_where_the_environment_says_else_in_the_users_cache_folder(
     assert cache_folder() == tmp_path / "xdg" / "bough"
     monkeypatch.setenv("BOUGH_CACHE", "~/mine")
     assert cache_folder() == tmp_path / "mine"
+
+
+def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch):
+    """As in a container that runs under a number without a name."""
+
+    def unknown(_: int) -> None:
+        raise KeyError("getpwuid(): uid not found")
+
+    for name in ("HOME", "XDG_CACHE_HOME", "BOUGH_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    with pytest.raises(InputError, match="this user has no home folder; let BOUGH_CACHE name a folder"):
+        cache_folder()
 
 
 def test_a_folder_is_built_the_first_time_only(cache):

@@ -2,9 +2,11 @@ import errno
 import io
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -166,6 +168,54 @@ def test_an_interrupt_while_modules_are_loaded_ends_with_130_and_a_word(tmp_path
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "Interrupted.\n")
+
+
+def test_another_interrupt_while_python_exits_prints_no_traceback():
+    code = (
+        "import atexit, os, signal, sys\n"
+        "atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
+        "sys.argv = ['bough', 'data', 'formats']\n"
+        "from bough.cli import main\n"
+        "sys.exit(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+@pytest.mark.parametrize("ctrl_c", [signal.default_int_handler, signal.SIG_IGN])
+def test_sigterm_is_answered_as_an_interrupt(
+    ctrl_c: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """With SIGINT ignored, too, as in a shell's background jobs."""
+    cleaned_up: list[bool] = []
+
+    def work(*_: object) -> int:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            cleaned_up.append(True)
+        return 0
+
+    monkeypatch.setattr(cli, "_dispatch", work)
+    before = signal.signal(signal.SIGINT, ctrl_c)
+    try:
+        assert cli.main(["collect"]) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capsys.readouterr().err == "Interrupted. The same command resumes.\n" and cleaned_up
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_forked_process_ends_by_sigterm_as_ever(monkeypatch: pytest.MonkeyPatch):
+    def fork(*_: object) -> int:
+        child = os.fork()
+        if child == 0:
+            signal.raise_signal(signal.SIGTERM)
+            os._exit(0)
+        return os.WTERMSIG(os.waitpid(child, 0)[1])
+
+    monkeypatch.setattr(cli, "_dispatch", fork)
+    assert cli.main([]) == signal.SIGTERM
 
 
 @pytest.mark.parametrize(

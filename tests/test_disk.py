@@ -112,6 +112,16 @@ def test_a_folder_with_one_file_more_or_a_link_is_another(name: str, tmp_path: P
     assert [path.name for path in final.iterdir()] == [name]
 
 
+@pytest.mark.parametrize(("folder", "file"), [(0o755, 0o644), (0o770, 0o660), (0o700, 0o600)])
+def test_whoever_may_read_a_folder_may_read_the_weights_in_it(folder: int, file: int, tmp_path: Path):
+    draft = tmp_path / "draft"
+    (draft / "inner").mkdir(parents=True)
+    draft.chmod(folder)
+    (draft / "inner" / "model.safetensors").touch(0o600)  # as safetensors 0.8 makes its files
+    put_in_place(draft, tmp_path / "final")
+    assert (tmp_path / "final/inner/model.safetensors").stat().st_mode & 0o777 == file
+
+
 def test_a_folder_is_put_in_place_with_links_that_lead_nowhere(tmp_path):
     draft = tmp_path / "draft"
     draft.mkdir()

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from bough.disk import put_in_place
-from bough.errors import BoughError
+from bough.errors import BoughError, InputError
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +22,10 @@ def cache_folder() -> Path:
     """`BOUGH_CACHE`, else `bough` in the user's cache folder."""
     if chosen := os.environ.get("BOUGH_CACHE"):
         return Path(chosen).expanduser().absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bough"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bough"
+    except RuntimeError:
+        raise InputError("this user has no home folder; let BOUGH_CACHE name a folder for models and caches") from None
 
 
 def keep_compiled_code() -> None:

@@ -1,6 +1,6 @@
 """The command line: `bough COMMAND …`. A command is a Config and a function, imported when it is used.
 
-Exit codes: 0 done, 1 the work failed, 2 the user's input was wrong, 130 interrupted.
+Exit codes: 0 done, 1 the work failed, 2 the user's input was wrong, 130 interrupted, by Ctrl-C or SIGTERM.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from io import TextIOWrapper
 
 from bough.disk import FOLLOW_LINKS
 from bough.errors import BoughError, InputError, did_you_mean
+from bough.training.interrupts import sigterm_interrupts
 from bough.verbs import RESUMED, RESUMED_IF_ASKED, VERBS, resolve
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        with _links_followed() if follow_links else contextlib.nullcontext():
+        with sigterm_interrupts(), _links_followed() if follow_links else contextlib.nullcontext():
             return _dispatch(arguments)
     except KeyboardInterrupt as error:
         _say(_interrupted(arguments, str(error) or "Interrupted."))
@@ -59,6 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         _say(f"Error: unexpected {type(error).__name__}: {error}\nThis is a bug in Bough; --debug shows the traceback.")
         return 1
+    finally:
+        # The process ends: another Ctrl-C must not interrupt the libraries that clean up, with a traceback.
+        if argv is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -86,13 +86,16 @@ def remove_drafts(folder: Path) -> None:
 def put_in_place(draft: Path, final: Path) -> None:
     """Renames a finished folder to `final`; an older folder of that name stays complete until then.
 
+    Whoever may read the folder may read its files, too: safetensors makes them for their owner alone.
     One with the same files stays as it is: what was made with it knows it by the times of its files.
     """
     if _same_files(draft, final):
         remove(draft)
         return
+    readers = draft.stat().st_mode & 0o666
     for path in [*draft.rglob("*"), draft]:
         if not path.is_symlink():  # it is part of its folder, and its target may not exist
+            path.chmod(path.stat().st_mode | readers)
             sync(path)
     old = final.with_name(f".{final.name}.old")
     remove(old)

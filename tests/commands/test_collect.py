@@ -107,17 +107,18 @@ class Interrupting(Counting):
 
     async def start(self) -> Observation:
         if self.task.id == os.environ.get("INTERRUPT_AT"):
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), int(os.environ["INTERRUPT_WITH"]))
         return await super().start()
 
 
 @pytest.mark.bit_exact
-def test_an_interrupted_collection_keeps_what_is_finished_and_resumes(tmp_path: Path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_collection_keeps_what_is_finished_and_resumes(number: signal.Signals, tmp_path: Path):
     words = ["--tasks", "6", "--concurrency", "2", "--rescore", "0"]
     world = f"{__name__}:{Interrupting.__name__}"
     command = ["collect", "--model", "tiny", "--environment", world, *words]
     command += ["--max-new-tokens", "8", "--output", str(tmp_path / "out")]
-    environment = {**os.environ, "INTERRUPT_AT": "train-0-3"}
+    environment = {**os.environ, "INTERRUPT_AT": "train-0-3", "INTERRUPT_WITH": str(int(number))}
     with (tmp_path / "errors").open("wb") as errors:
         interrupted = Warm("bough", *command, environment=environment, errors=errors)
         interrupted.communicate()

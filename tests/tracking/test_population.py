@@ -88,7 +88,7 @@ def test_a_population_runs_without_an_mlflow_that_cannot_be_opened(
     database: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     def down(name: str, folder: Path) -> str:
-        raise OSError("the server is gone")
+        raise OSError("the server is gone\n[SQL: CREATE TABLE runs]")
 
     monkeypatch.setattr(trackers_module, "experiment", down)
     with PopulationTrackers(["mlflow"], database / "run", "closed", {}) as trackers:

@@ -120,7 +120,7 @@ class Flaky:
     def _call(self) -> None:
         self.calls += 1
         if self.calls in self.failing:
-            raise RuntimeError(f"call {self.calls}")
+            raise RuntimeError(f"call {self.calls}\n[SQL: INSERT INTO metrics]")
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
         self._call()
@@ -170,7 +170,7 @@ def test_a_tracker_that_cannot_be_opened_is_said_once_and_the_others_get_everyth
 
     def start(name: str, *_: Any) -> Flaky:
         if name == "wandb":
-            raise OSError("no network")
+            raise OSError("no network\n[SQL: CREATE TABLE runs]")
         return before if name == "mlflow" else after
 
     monkeypatch.setattr("bough.tracking.trackers._start", start)

@@ -1,3 +1,4 @@
+import errno
 import gzip
 import json
 import lzma
@@ -152,6 +153,17 @@ def test_a_line_of_just_the_longest_length_is_read(tmp_path: Path, monkeypatch: 
     for name, text in (("a.jsonl", TEXT), ("b.jsonl", TEXT.rstrip(b"\n"))):
         (tmp_path / name).write_bytes(text)
         assert len(list(read(tmp_path / name))) == 5
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.parquet"])
+def test_a_file_without_permission_is_no_bad_row_to_skip(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(path: Path) -> None:  # root may open any file
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    (tmp_path / name).touch()
+    monkeypatch.setattr(lines_module, "open_file", refuse)
+    with pytest.raises(InputError, match=f"{name}: cannot be read: Permission denied"):
+        list(Reader(tmp_path / name, on_error="skip"))
 
 
 def test_a_history_that_is_shared_over_and_over_is_refused(tmp_path: Path):

@@ -1,5 +1,6 @@
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,9 +56,14 @@ def test_a_stage_that_was_cut_short_is_told_from_one_that_runs(tmp_path: Path, m
     (stage / "metrics.jsonl").write_text("")
     index = make_index(tmp_path / "run")
     assert overview(index)["runs"][0]["stages"][0]["state"] == "running"
+    tomorrow = time.time() + 86_400  # the clock was put back since
     for file in stage.iterdir():
         os.utime(file, (1, 1))
     assert overview(index)["runs"][0]["stages"][0]["state"] == "interrupted"
+    os.utime(stage / "stage.json", (tomorrow, tomorrow))
+    assert overview(index)["runs"][0]["stages"][0]["state"] == "interrupted"
+    (stage / "metrics.jsonl").touch()
+    assert overview(index)["runs"][0]["stages"][0]["state"] == "running"
 
 
 def test_the_stages_of_the_recipe_that_are_to_come_are_named(tmp_path: Path, make_index: Make):

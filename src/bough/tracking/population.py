@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from bough.errors import first_line
 from bough.tracking.trackers import TRIES, Name, Trackers, number, plain
 
 LONGEST = 500  # characters of a setting that every backend accepts
@@ -109,6 +110,6 @@ class MemberRuns:
             self._failures = 0
         except Exception as error:
             self._failures += 1
-            log.warning("MLflow failed on member %s: %s. All numbers are in lineage.jsonl.", name, error)
+            log.warning("MLflow failed on member %s: %s. All numbers are in lineage.jsonl.", name, first_line(error))
             if self._failures == TRIES:
                 log.warning("MLflow failed %d times in a row and gets no more members of this run.", TRIES)

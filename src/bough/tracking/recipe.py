@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bough.digest import text_digest
+from bough.errors import first_line
 from bough.tracking.trackers import experiment, import_tracker, keep_in, number, plain, setting_up
 
 EXPERIMENT = "bough"
@@ -34,7 +35,8 @@ class RecipeTracker:
         try:
             self._open()
         except Exception as error:
-            log.warning("mlflow cannot be opened: %s. The run continues without it; its folder has all numbers.", error)
+            said = first_line(error)
+            log.warning("mlflow cannot be opened: %s. The run continues without it; its folder has all numbers.", said)
             return None
         self._opened = True
         return self
@@ -98,4 +100,4 @@ def _leniently(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        log.warning("MLflow failed on %s: %s", what, error)
+        log.warning("MLflow failed on %s: %s", what, first_line(error))

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from bough.disk import locked, refuse_links
-from bough.errors import InputError
+from bough.errors import InputError, first_line
 from bough.metrics import is_finite
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class Trackers:
                 log.warning(
                     "%s cannot be opened: %s. The run continues without it; all numbers are in metrics.jsonl.",
                     name,
-                    error,
+                    first_line(error),  # MLflow's database adds its whole SQL
                 )
         self._for_each(lambda tracker: tracker.store_init_configuration(plain(settings)))
 
@@ -65,7 +65,9 @@ class Trackers:
                 what(tracker)
             except Exception as error:
                 if name not in self._failures:
-                    log.warning("%s failed: %s. Training continues; all numbers are in metrics.jsonl.", name, error)
+                    log.warning(
+                        "%s failed: %s. Training continues; all numbers are in metrics.jsonl.", name, first_line(error)
+                    )
                 self._failures[name] = self._failures.get(name, 0) + 1
                 if self._failures[name] == TRIES:
                     del self._open[name]

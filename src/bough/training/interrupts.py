@@ -5,6 +5,8 @@ episodes ends, a checkpoint is saved. The second signal of the same kind raises 
 wherever the process is. Signals of different kinds are one request: a launcher that got Ctrl-C
 itself often sends SIGTERM to processes that the terminal has interrupted already.
 
+Outside training the command line answers SIGTERM as it answers Ctrl-C (`sigterm_interrupts`).
+
 A thread that no signal reaches, such as that of a learner on a cluster, gets the same request
 from `request_stop`.
 """
@@ -104,9 +106,8 @@ class Interrupts:
 
     def _hear(self, number: int, _: FrameType | None) -> None:
         """The handler. It may run between any two instructions, so it takes no lock and prints nothing."""
-        if os.getpid() != self._process:  # a forked process ends as it would without us
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
+        if os.getpid() != self._process:
+            _end_fork(number)
             return
         if number in self._heard and not self._leaving:
             raise KeyboardInterrupt
@@ -121,6 +122,39 @@ class Interrupts:
         if not self._quiet:
             log.warning("Stopping after the current step, with a checkpoint. Ctrl-C again stops immediately.")
         self.request()
+
+
+@contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """Within it SIGTERM does what Ctrl-C does at that moment. A handler that somebody else has installed stays."""
+    process, replaced = os.getpid(), REPLACED[signal.SIGTERM]
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != process:
+            _end_fork(number)
+            return
+        ctrl_c = signal.getsignal(signal.SIGINT)
+        if callable(ctrl_c):
+            ctrl_c(signal.SIGINT, frame)
+        else:  # ignored, as in a shell's background jobs
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) not in replaced:
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, hear)
+    replaced.append(hear)
+    try:
+        yield
+    finally:
+        replaced.remove(hear)
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end_fork(number: int) -> None:
+    """Ends a forked process by a signal, as without the handler that it has from its parent."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def request_stop() -> bool:

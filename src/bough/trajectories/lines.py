@@ -145,10 +145,18 @@ def _json_lines(stream: io.BufferedReader, longest: int) -> Iterator[tuple[int, 
 
 
 def _open(path: Path) -> io.BufferedReader:
-    file = open_file(path)
+    file = _opened(path)
     if path.suffix not in PACKED_SUFFIXES[1:]:
         return file
     return io.BufferedReader(_Unpacked(file, path.suffix), 1 << 16)
+
+
+def _opened(path: Path) -> io.BufferedReader:
+    """The file. One that cannot be opened is the user's to see to: it is no file of bad rows, which may be skipped."""
+    try:
+        return open_file(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def _most_unpacked(file: io.BufferedReader) -> int:
@@ -186,14 +194,14 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
     except ImportError:
         raise InputError(f"{path}: reading Parquet needs pyarrow; pip install 'bough[datasets]'") from None
     try:
-        with open_file(path) as file:
+        with _opened(path) as file:
             table = pyarrow.parquet.ParquetFile(file)
             groups = [table.metadata.row_group(number) for number in range(table.num_row_groups)]
             if any(group.total_byte_size > MAX_ROW_GROUP for group in groups):
                 raise RowError("too_large", f"a row group unpacks to more than {MAX_ROW_GROUP >> 30} GiB")
             for batch in table.iter_batches(batch_size=16):
                 yield from batch.to_pylist()
-    except RowError:
+    except (RowError, InputError):
         raise
     except Exception as error:  # pyarrow raises errors of many kinds for damaged bytes
         raise RowError("damaged", f"not a complete Parquet file: {_first_line(error)}") from None

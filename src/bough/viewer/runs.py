@@ -76,7 +76,7 @@ def state_of(index: Index, folder: str, record: Any) -> str:
         done = True
     if done:
         return "done"
-    return "running" if time.time() - _newest(here) < FRESH_S else "interrupted"
+    return "running" if _fresh(here) else "interrupted"
 
 
 def _stage(index: Index, folder: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -188,11 +188,13 @@ def _is_there(path: Path) -> bool:
         return False
 
 
-def _newest(folder: Path) -> float:
+def _fresh(folder: Path) -> bool:
+    """Whether something in the folder was written just now. A time to come says that the clock was put back."""
+    now = time.time()
     try:
-        return max((entry.stat().st_mtime for entry in folder.iterdir()), default=0.0)
+        return any(abs(now - entry.stat().st_mtime) < FRESH_S for entry in folder.iterdir())
     except OSError:
-        return 0.0
+        return False
 
 
 def _lost(report: Any) -> int:
