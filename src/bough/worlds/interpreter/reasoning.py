@@ -81,14 +81,14 @@ _ANSWER = re.compile(r"<answer>([^<]*(?:<(?!/?answer>)[^<]*)*)</answer>")
 
 def problems(names: list[str], seed: int) -> Iterator[dict[str, Any]]:
     """An endless series of problems, the named generators in turn."""
+    if refused := [f"{name}: {NOT_GRADED[name]}" for name in names if name in NOT_GRADED]:
+        raise InputError("reasoning names generators that pay for the same answer to every problem:", refused)
     generators = _generators()
     if unknown := [name for name in names if name not in generators]:
         raise InputError(
             "reasoning names generators that reasoning-gym does not have:",
             [f"{name}{did_you_mean(name, sorted(generators))}" for name in unknown],
         )
-    if refused := [f"{name}: {NOT_GRADED[name]}" for name in names if name in NOT_GRADED]:
-        raise InputError("reasoning names generators that pay for the same answer to every problem:", refused)
     # Some generators hang on the order of sets: problems are made as the sandbox will make them again.
     environment = {**os.environ, "PYTHONHASHSEED": view.ENVIRONMENT["PYTHONHASHSEED"]}
     command = [sys.executable, "-P", "-c", MAKER, json.dumps([names, seed, BATCH])]
