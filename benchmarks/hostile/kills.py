@@ -1,7 +1,7 @@
 """Kills, signals, folders that cannot be used, and clocks that jump: what each leaves of a command's work.
 
-    python -m benchmarks.hostile.trials > benchmarks/results/trials.md
-    python -m benchmarks.hostile.trials --only signals        # one table
+    python -m benchmarks.hostile.kills > benchmarks/results/hostile-kills.md
+    python -m benchmarks.hostile.kills --only signals        # one table
 
 Commands run in processes that are forked from this one, which has loaded everything, with the model `tiny`.
 A trial that is not as it should be ends in a line below its table.
@@ -350,7 +350,7 @@ def main() -> None:
     only = parser.parse_args().only
     begin = time.monotonic()
     prepare()
-    print(f"`python -m benchmarks.hostile.trials`: {platform.machine()}, Python {platform.python_version()}")
+    print(f"`python -m benchmarks.hostile.kills`: {platform.machine()}, Python {platform.python_version()}")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         base = Path(folder)
         base.chmod(0o755)
