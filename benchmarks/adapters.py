@@ -19,10 +19,9 @@ from typing import Any
 import torch
 from measure import failure_in, machine, now, release
 
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import SamplingConfig
 from bough.engines.local.engine import LocalEngine
-from bough.policy.adapter_weights import AdapterWeights
-from bough.policy.adapters import Lora, add_actor
+from bough.policy.adapters import AdapterWeights, Lora, add_actor
 from bough.policy.policy import Policy
 from bough.types import Call
 from models import NAMES, build

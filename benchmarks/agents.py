@@ -17,16 +17,15 @@ from typing import Any
 
 import yaml
 
-from bough.cards.card import write_card
-from bough.cards.subject import Subject, find_subject
-from bough.config.card import CardConfig
-from bough.disk import read_json
+from bough.config.publish import CardConfig
 from bough.errors import BoughError, InputError, short_path
 from bough.evaluation.results import ModelResult
 from bough.evaluation.success import report
+from bough.experiments.recipe import read_recipe
+from bough.experiments.run import Run
+from bough.files import read_json
 from bough.models.resolve import resolve
-from bough.runs.recipe import read_recipe
-from bough.runs.run import Run
+from bough.report.card import Subject, find_subject, write_card
 
 ADAPTER, WEIGHTS, CARD, EVALUATION = "adapter_config.json", "adapter_model.safetensors", "README.md", "eval.yaml"
 # Settings of the machine that the run was on.

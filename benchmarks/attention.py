@@ -23,7 +23,7 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from bough.trees.attend import BLOCK, block_mask
 from bough.trees.build import Ids, TokenTree
-from bough.trees.layers import Sight
+from bough.trees.mixers import Sight
 from bough.types import Call
 
 # Heads, key-value heads, size of a head.

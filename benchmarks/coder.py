@@ -25,7 +25,7 @@ import torch
 from measure import machine, release, table
 
 import bough
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import SamplingConfig
 from bough.engines.chat import TemplateEngine
 from bough.types import Message, Pair, Trajectory
 

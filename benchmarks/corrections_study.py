@@ -32,11 +32,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from bough.disk import read_json
+from bough.chat.reply import Reply
 from bough.evaluation.comparison import compare
 from bough.evaluation.intervals import wilson
 from bough.evaluation.results import ModelResult, Results
-from bough.speech.reply import Reply
+from bough.files import read_json
 from bough.worlds.household.environment import Household
 
 # The types with two searches twice as often as the others, as in the recipe `alfworld`.

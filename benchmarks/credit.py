@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, pvariance
 
-from bough.methods.advantages import group_advantages
-from bough.methods.state_credit import Step, Steps, compare_by_state, lookahead, returns
+from bough.methods.advantages import Step, Steps, compare_by_state, group_advantages, lookahead, returns
 
 Estimate = list[list[float]]
 Estimator = Callable[[list[list[Step]]], Estimate]

@@ -19,7 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from trl.experimental.gkd import GKDTrainer
 
 from bough.methods.distill import divergence_loss
-from bough.policy.divergence import Teacher
+from bough.policy.head import Teacher
 from bough.policy.policy import Policy
 from bough.types import Call
 

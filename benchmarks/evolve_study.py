@@ -41,11 +41,11 @@ from benchmarks.evolve_study_table import Arm, table
 from benchmarks.evolve_study_worlds import WORLDS, World
 
 import bough
-from bough.config.environment import key_values
-from bough.disk import write_atomically, write_json
-from bough.evolution.evolve import evolve
-from bough.evolution.settings import EvolveConfig
-from bough.terminal.members import MembersProgress
+from bough.config.groups import key_values
+from bough.experiments.evolve import evolve
+from bough.experiments.evolve_settings import EvolveConfig
+from bough.files import write_atomically, write_json
+from bough.terminal.tables import MembersProgress
 
 INTERRUPTED = 130  # as shells say it
 ARMS = ("evolve", "fixed", "random", "halving")

@@ -12,10 +12,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Protocol
 
-from bough.methods.base import Example
 from bough.methods.sft import SFT, SFTConfig
 from bough.policy.load import load_call_builder
-from bough.trees.partition import partition
+from bough.training.method import Example
+from bough.trees.build import partition
 
 SAMPLE = 64  # demonstrations that are counted
 WHOLE = 1 << 30  # no tree is cut

@@ -13,7 +13,7 @@ from bough.errors import InputError
 from bough.evaluation.comparison import compare
 from bough.evaluation.paired import holm
 from bough.evaluation.results import ModelResult, Results
-from bough.evaluation.seeds import across_seeds, rate_of
+from bough.evaluation.success import across_seeds, rate_of
 
 FIRST = "evolve"
 HEAD = ("arm", "success", "by seed, %", "against evolve", "p", "tokens", "× evolve's", "updates", "shrinkage by seed")

@@ -19,14 +19,12 @@ from tokenizers import Tokenizer
 import bough
 from bough.errors import InputError
 from bough.evaluation.comparison import Comparison, compare
-from bough.evaluation.outcomes import Lost, Outcome
 from bough.evaluation.paired import holm
-from bough.evaluation.results import ModelResult, Results
-from bough.evaluation.seeds import across_seeds, rate_of
-from bough.evaluation.success import Measure, report
+from bough.evaluation.results import Lost, ModelResult, Outcome, Results
+from bough.evaluation.success import Measure, across_seeds, rate_of, report
+from bough.experiments.recipe import plan, read_recipe
+from bough.experiments.record import StageRecord
 from bough.models.resolve import resolve
-from bough.runs.recipe import plan, read_recipe
-from bough.runs.record import StageRecord
 from bough.types import Trajectory
 
 RUN = re.compile(r"(?P<name>.+)-seed-(?P<seed>\d+)")

@@ -33,11 +33,11 @@ from pathlib import Path
 
 from benchmarks.experiment_table import tables
 
-from bough.config.sweep import SweepConfig
-from bough.runs.recipe import Planned
-from bough.runs.run import Run
-from bough.sweeps.processes import gpu_share
-from bough.sweeps.sweep import Sweep as Runs
+from bough.config.run import SweepConfig
+from bough.experiments.recipe import Planned
+from bough.experiments.run import Run
+from bough.experiments.sweep import Sweep as Runs
+from bough.experiments.sweep import gpu_share
 from bough.terminal import console
 
 STOPPED = 3

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from fresh_cache import fresh_cache
 
-from bough.methods.example_cache import FOLDER
+from bough.methods.examples import FOLDER
 from bough.models.resolve import resolve
 
 PLACES = ("cabinet", "drawer", "shelf", "countertop", "fridge", "microwave", "sinkbasin", "garbagecan", "toaster")
@@ -41,7 +41,7 @@ from pathlib import Path
 begin = time.time()
 from bough import bit_exact
 from bough.cli import main
-from bough.training.metrics_file import MetricsFile
+from bough.training.loop import MetricsFile
 append = MetricsFile.append
 def measured(self, values):
     append(self, values)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bough.cache import cache_folder
+from bough.files import cache_folder
 
 KEPT = ("models", "wheels")
 

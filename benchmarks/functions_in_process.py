@@ -12,8 +12,7 @@ from typing import Any
 
 from bough.types import ToolCall
 from bough.worlds.functions import back_ends, benchmark, inside
-from bough.worlds.functions.back_ends import plain
-from bough.worlds.functions.file_system import FileSystem
+from bough.worlds.functions.back_ends import FileSystem, plain
 
 
 def use() -> None:

@@ -15,8 +15,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from bough.trajectories.lines import lines
-from bough.trajectories.reader import parse
+from bough.data.lines import lines
+from bough.data.reader import parse
 from bough.worlds.interpreter.environment import Interpreter
 
 MARK = re.compile(r"<<([^=<>]+)=([^<>]+)>>")

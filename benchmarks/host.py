@@ -27,21 +27,18 @@ from typing import Any, ClassVar
 
 from measure import machine, table
 
-from bough.calls.control import ControlTokens
-from bough.calls.growing import GrowingPrompt
-from bough.calls.template import ChatTemplate, load_template
-from bough.config.rollouts import CollectConfig, LimitsConfig
-from bough.config.sampling import SamplingConfig
+from bough.chat.growing import GrowingPrompt
+from bough.chat.template import ChatTemplate, load_template
+from bough.chat.tokenizer import ControlTokens
+from bough.config.groups import CollectConfig, LimitsConfig, SamplingConfig
 from bough.engines import chat
 from bough.engines.base import Generated
 from bough.engines.chat import TemplateEngine
 from bough.environments import isolated
 from bough.rollouts import episode
 from bough.rollouts.agents import ModelAgent
-from bough.rollouts.attempt import Attempt, attempts
-from bough.rollouts.collect import collect
-from bough.rollouts.collection import Collection
-from bough.rollouts.runner import LocalRunner
+from bough.rollouts.collect import Collection, collect
+from bough.rollouts.runner import Attempt, LocalRunner, attempts
 from bough.types import Task
 from bough.worlds.household.environment import Household
 

@@ -23,11 +23,9 @@ from pathlib import Path
 from bough.worlds.household import official
 from bough.worlds.household.engine import GameEngine
 from bough.worlds.household.environment import Household
-from bough.worlds.household.expert import Expert
+from bough.worlds.household.expert import Expert, Memory, Omniscience
 from bough.worlds.household.game import KINDS, Game
-from bough.worlds.household.games import generated
-from bough.worlds.household.generate import SPLITS
-from bough.worlds.household.memory import Memory, Omniscience
+from bough.worlds.household.generate import SPLITS, generated
 
 EXPERTS = {"explores": Memory, "knows": Omniscience}
 

@@ -22,10 +22,10 @@ from ours import Ours, policy_of
 from work import Sizes
 
 import models
-from bough.methods.base import Example
 from bough.methods.sft import SFT, Demonstration, SFTConfig
 from bough.policy.adapters import Lora
 from bough.policy.reference import Reference
+from bough.training.method import Example
 
 
 def examples_of(work: str, options: argparse.Namespace) -> list[Example]:

@@ -29,15 +29,14 @@ from ours import policy_of
 from work import Sizes
 
 import models
+from bough.config.run_folder import RunDir
 from bough.methods.sft import SFT, Demonstration, SFTConfig
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
-from bough.rundir import RunDir
-from bough.training.acceleration import Work, choose
 from bough.training.loop import Trainer
-from bough.training.source import PlannedSource
+from bough.training.plan import PlannedSource, Shape, fitting
+from bough.training.run import Work, choose
 from bough.training.step import Step
-from bough.training.token_budget import Shape, fitting
 
 PROFILED = 3  # steps
 # What a kernel does, by what its name contains; the first that fits.

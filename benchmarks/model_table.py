@@ -26,15 +26,15 @@ from typing import Any
 
 import torch
 
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import SamplingConfig
 from bough.engines.local.engine import LocalEngine
 from bough.errors import BoughError, InputError
-from bough.models.gguf_file import FAMILIES as GGUF_FAMILIES
+from bough.models.gguf_write import FAMILIES as GGUF_FAMILIES
 from bough.models.miniature import miniature
 from bough.policy.adapters import Lora, add_actor
-from bough.policy.merge import merged
 from bough.policy.policy import Policy
 from bough.policy.probe import CALLS, examine
+from bough.policy.save import merged
 from bough.types import Call
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"

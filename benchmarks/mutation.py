@@ -32,35 +32,28 @@ HYBRIDS = [
 ]
 # The tests that must notice a mistake in each module, the fastest first.
 MODULES = {
-    "methods/advantages": ["tests/methods/test_advantages.py", "tests/methods/test_grpo_examples.py"],
-    "methods/averaging": ["tests/methods/test_averaging.py", "tests/methods/test_grpo_examples.py"],
-    "methods/base": [f"tests/methods/test_{name}.py" for name in ("base", "examples", "example_store")],
+    "methods/advantages": [f"tests/methods/test_{name}.py" for name in ("advantages", "state_credit", "grpo_examples")],
+    "training/method": [f"tests/methods/test_{name}.py" for name in ("base", "examples", "example_store")],
     "methods/distill": ["tests/methods/test_distill.py", "tests/online/test_distill.py"],
     "methods/dpo": ["tests/methods/test_dpo.py", "tests/methods/test_base.py"],
-    "methods/grpo": [f"tests/methods/test_{name}.py" for name in ("grpo", "grpo_examples", "state_credit")],
+    "methods/grpo": [
+        f"tests/methods/test_{name}.py" for name in ("surrogate", "averaging", "grpo", "grpo_examples", "state_credit")
+    ],
     "methods/kto": ["tests/methods/test_kto.py", "tests/methods/test_base.py"],
     "methods/sft": [f"tests/methods/test_{name}.py" for name in ("sft", "base", "call_source")],
-    "methods/surrogate": [f"tests/methods/test_{name}.py" for name in ("surrogate", "grpo", "grpo_examples")],
-    "trees/build": ["tests/trees/test_build.py"],
-    "trees/partition": ["tests/trees/test_partition.py"],
-    "trees/pack": ["tests/trees/test_pack.py"],
+    "trees/build": ["tests/trees/test_build.py", "tests/trees/test_partition.py"],
+    "trees/pack": ["tests/trees/test_pack.py", "tests/trees/test_forest.py"],
     "trees/attend": ["tests/trees/test_attend.py"],
-    "trees/layers": ["tests/trees/test_layers.py"],
-    "trees/segments": ["tests/trees/test_segments.py"],
-    "trees/recurrent": ["tests/trees/test_recurrent.py"],
-    "trees/convolution": ["tests/trees/test_recurrent.py"],
-    "trees/delta_net": ["tests/trees/test_kernels.py", *HYBRIDS],
-    "trees/mamba2": ["tests/trees/test_kernels.py", *HYBRIDS],
-    "evaluation/distributions": ["tests/evaluation/test_distributions.py", "tests/evaluation/test_intervals.py"],
-    "evaluation/intervals": ["tests/evaluation/test_intervals.py"],
-    "evaluation/paired": ["tests/evaluation/test_paired.py"],
-    "evaluation/gate": ["tests/evaluation/test_gate.py"],
-    "evaluation/sequential": ["tests/evaluation/test_sequential.py"],
+    "trees/recurrent": ["tests/trees/test_segments.py", "tests/trees/test_recurrent.py"],
+    "trees/mixers": ["tests/trees/test_layers.py", "tests/trees/test_kernels.py", *HYBRIDS],
+    "evaluation/intervals": [
+        f"tests/evaluation/test_{name}.py" for name in ("distributions", "intervals", "sequential")
+    ],
+    "evaluation/paired": ["tests/evaluation/test_paired.py", "tests/evaluation/test_power.py"],
+    "evaluation/gate": ["tests/evaluation/test_gate.py", "tests/evaluation/test_side_by_side.py"],
     "evaluation/comparison": ["tests/evaluation/test_comparison.py"],
-    "evaluation/power": ["tests/evaluation/test_power.py"],
-    "evaluation/success": ["tests/evaluation/test_success.py"],
-    "evaluation/pass_at_k": ["tests/evaluation/test_pass_at_k.py"],
-    "evaluation/outcomes": ["tests/evaluation/test_outcomes.py"],
+    "evaluation/success": [f"tests/evaluation/test_{name}.py" for name in ("success", "pass_at_k", "seeds")],
+    "evaluation/results": ["tests/evaluation/test_outcomes.py", "tests/evaluation/test_results.py"],
 }
 # What tests and package take longest to load. The package itself is loaded by each test process, from its copy.
 PRELOADED = (

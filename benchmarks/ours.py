@@ -12,10 +12,10 @@ from torch import nn
 from work import Sizes
 
 import models
-from bough.methods.base import Example, Method
 from bough.policy.adapters import Lora, add_actor
 from bough.policy.policy import Policy
 from bough.policy.reference import Reference
+from bough.training.method import Example, Method
 from bough.training.optimizer import make_optimizer
 from bough.training.step import Gradient, Step
 

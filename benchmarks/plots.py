@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks import scale_report
 
-from bough.sweeps.svg import FAINT, WIDTH, document, text_at
+from bough.experiments.sweep_table import FAINT, WIDTH, document, text_at
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results.md"

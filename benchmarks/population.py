@@ -33,7 +33,6 @@ from population_profile import profiled
 
 import models
 from bough.config.training import TrainingConfig
-from bough.methods.base import Example, Method
 from bough.methods.dpo import DPO, DPOConfig, Preference
 from bough.methods.grpo import GRPOConfig
 from bough.methods.sft import SFT, Demonstration, SFTConfig
@@ -41,9 +40,9 @@ from bough.online.grpo import OnlineGRPO
 from bough.policy.adapters import Lora
 from bough.policy.policy import BUDGET, Policy
 from bough.policy.population import Population
-from bough.training.population import PopulationTrainer
-from bough.training.population_step import PopulationStep, Work
-from bough.training.token_budget import FROZEN, Shape, budget_for
+from bough.training.method import Example, Method
+from bough.training.plan import FROZEN, Shape, budget_for
+from bough.training.population import PopulationStep, PopulationTrainer, Work
 
 FILE = Path("none.jsonl")
 METHODS = ("sft", "dpo", "grpo", "copies")

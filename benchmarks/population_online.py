@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from episodes import Episode, Lengths, Source
 
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import SamplingConfig
 from bough.engines.local.engine import LocalEngine
 from bough.methods.advantages import group_advantages
-from bough.methods.base import Example
 from bough.methods.grpo import GroupExample
-from bough.policy.adapter_weights import AdapterWeights
+from bough.policy.adapters import AdapterWeights
 from bough.policy.population import Population
+from bough.training.method import Example
 from bough.types import Call
 
 

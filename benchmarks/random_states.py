@@ -12,9 +12,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from bough.chat import hermes
 from bough.environments.base import Environment
 from bough.environments.isolated import Isolated
-from bough.speech import hermes
 from bough.types import Task, ToolCall
 
 # A user turn of a functions task ends after 20 replies with calls.

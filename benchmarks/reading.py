@@ -19,8 +19,8 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-from bough.trajectories.reader import Reader
-from bough.trajectories.writer import Writer
+from bough.data.reader import Reader
+from bough.data.writer import Writer
 from bough.types import Call, Message, Task, Trajectory, Turn
 
 PROGRAM = r"""
@@ -32,7 +32,7 @@ seconds = time.perf_counter() - begin
 print(count, seconds, int(re.search(r"VmHWM:\s+(\d+)", open("/proc/self/status").read())[1]) / 1024)
 """
 BODIES = {
-    "bough": "from bough.trajectories.reader import read\ncount = sum(1 for _ in read(sys.argv[1]))",
+    "bough": "from bough.data.reader import read\ncount = sum(1 for _ in read(sys.argv[1]))",
     "datasets": "import datasets\n"
     "rows = datasets.load_dataset('json', data_files=sys.argv[1], split='train', cache_dir=sys.argv[2])\n"
     "count = sum(1 for _ in rows)",

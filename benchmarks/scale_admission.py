@@ -1,4 +1,4 @@
-"""Which groups the simulator starts when, and which of them a batch takes: as `bough.online.pace` does.
+"""Which groups the simulator starts when, and which of them a batch takes: as `bough.online.schedule` does.
 
 `Pace` counts what has ended each time it is asked, which is fine for one machine's batches
 and takes minutes for a hundred thousand groups; this keeps the counts. A test plays both
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bough.online.pace import DRAWS
+from bough.online.schedule import DRAWS
 
 
 @dataclass(eq=False)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bough.sweeps.svg import FAINT, WIDTH, document, text_at
+from bough.experiments.sweep_table import FAINT, WIDTH, document, text_at
 
 FOUND = Path(__file__).with_name("scale.json")
 Row = dict[str, Any]

@@ -26,11 +26,9 @@ from typing import Any
 
 import ray
 
-from bough.config.rollouts import AgentConfig, CollectConfig, LimitsConfig
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import AgentConfig, CollectConfig, LimitsConfig, SamplingConfig
 from bough.rollouts.agents import make_agent
-from bough.rollouts.collect import Attempt, Tally, attempts, play_attempt
-from bough.rollouts.collection import Collection
+from bough.rollouts.collect import Attempt, Collection, Tally, attempts, play_attempt
 from bough.types import Trajectory
 from bough.worlds.household.environment import Household
 

@@ -33,8 +33,8 @@ from pathlib import Path
 
 from measure import machine, table
 
-from bough.rundir import RunDir
-from bough.training.metrics_file import MetricsFile
+from bough.config.run_folder import RunDir
+from bough.training.loop import MetricsFile
 
 COLUMNS = (
     *("step", "eval_success", "success", "reward", "episodes", "sampled_tokens_per_s", "batch_seconds"),

@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bough.commands.train import train_grpo
 from bough.environments.base import Environment, Observation
 from bough.methods.grpo import GRPOConfig
-from bough.train import grpo
-from bough.training.metrics_file import MetricsFile
+from bough.training.loop import MetricsFile
 from bough.types import Task
 
 BATCH, GROUP, TURNS = 4, 4, 4
@@ -61,7 +61,7 @@ def measure(staleness: int, batches: int, folder: Path) -> str:
         max_staleness=staleness, logging_steps=1, save_steps=batches, watch=False,
     )  # fmt: skip
     begin = time.perf_counter()
-    grpo(config)
+    train_grpo(config)
     seconds = time.perf_counter() - begin
     lines = list(MetricsFile.read(folder / "metrics.jsonl"))[1:]  # the first batch loads everything
     total = sum(line["batch_seconds"] for line in lines)

@@ -24,17 +24,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import uvicorn
-from tests.viewer.tab import Tab
+from tests.report.viewer.tab import Tab
 
 from bough.cli import main as bough
-from bough.trajectories.reader import read
-from bough.trajectories.writer import Writer
+from bough.data.reader import read
+from bough.data.writer import Writer
+from bough.report.viewer.contents import Root
+from bough.report.viewer.index import Index
+from bough.report.viewer.security import door
+from bough.report.viewer.server import FolderAnswers, listen, make_app
 from bough.types import Trajectory
-from bough.viewer.answers import FolderAnswers
-from bough.viewer.contents import Root
-from bough.viewer.index import Index
-from bough.viewer.security import door
-from bough.viewer.server import listen, make_app
 
 SHOWN = (
     "!!document.querySelector('main h1') && (!location.hash.includes('traj') || !!document.querySelector('tbody tr'))"

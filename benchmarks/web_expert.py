@@ -20,8 +20,7 @@ from typing import NamedTuple
 
 from bough.environments.base import EnvironmentFailedError
 from bough.types import Task
-from bough.worlds.web.environment import SEEDS_PER_SPLIT, Web
-from bough.worlds.web.expert import EXPERTS
+from bough.worlds.web.environment import EXPERTS, SEEDS_PER_SPLIT, Web
 from bough.worlds.web.pool import Pool
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from bough.worlds.web.experts.clicking import presses_by_drag
 from bough.worlds.web.experts.puzzles import chance_to_win, marks_of
-from bough.worlds.web.page import ActionRefusedError
-from bough.worlds.web.pages import ENOUGH
+from bough.worlds.web.page import ENOUGH, ActionRefusedError
 
 # The page's score is the share of these milliseconds that the mouse was inside the circle.
 CHASE_MS = 10_000

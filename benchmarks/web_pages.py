@@ -19,9 +19,8 @@ from pathlib import Path
 
 from bough.environments.base import EnvironmentFailedError
 from bough.types import Task
-from bough.worlds.web.environment import Web
-from bough.worlds.web.expert import EXPERTS
-from bough.worlds.web.pages import NOT_FOR_TEXT, all_pages, text_pages
+from bough.worlds.web.environment import EXPERTS, Web
+from bough.worlds.web.page import NOT_FOR_TEXT, all_pages, text_pages
 from bough.worlds.web.pool import Pool
 
 Choose = Callable[[Web], Awaitable[str | None]]

@@ -22,8 +22,7 @@ from pathlib import Path
 from bough.types import Task
 from bough.worlds.web import page as page_module
 from bough.worlds.web.environment import Web
-from bough.worlds.web.page import Page, View
-from bough.worlds.web.pages import RELOADED, all_pages, html_folder
+from bough.worlds.web.page import RELOADED, Page, View, all_pages, html_folder
 from bough.worlds.web.pool import Pool
 
 TURNS = 12

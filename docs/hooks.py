@@ -14,8 +14,8 @@ from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 from pydantic.fields import FieldInfo
 
+from bough.commands.table import VERBS, resolve
 from bough.config.parts import Leaf, leaves
-from bough.verbs import VERBS, resolve
 
 # Files of the repository's root that are pages of the site as well.
 PROJECT_PAGES = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")

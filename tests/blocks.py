@@ -18,8 +18,8 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from bough.cli import main
+from bough.commands.table import VERBS, resolve
 from bough.config import flags
-from bough.verbs import VERBS, resolve
 
 ROOT = Path(__file__).parents[1]
 ADDED = {

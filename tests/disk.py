@@ -1,7 +1,7 @@
 """Files are not flushed to the disk: no test cuts the power, and thousands of flushes take 3 ms each.
 
 Programs that tests start with `subprocess` flush as they always do. `tests/test_disk.py` and
-`tests/trajectories/test_writer.py` test what is flushed, and when.
+`tests/data/test_writer.py` test what is flushed, and when.
 """
 
 import os

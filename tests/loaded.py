@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bough.bit_exact import batches_differ
-from bough.calls.template import load_template
+from bough.chat.template import load_template
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 from tests import disk
@@ -20,9 +20,9 @@ from tests.warm import ADDRESS
 
 MODULES = (
     "bough.commands.train", "bough.commands.run", "bough.commands.collect", "bough.commands.evaluate",
-    "bough.commands.curation", "bough.api.collect", "bough.api.evaluate", "bough.train", "bough.online.grpo",
-    "bough.methods.preparation", "bough.curation.curate", "bough.engines.local.engine", "bough.policy.saving",
-    "bough.terminal.training", "bough.commands.inputs", "bough.worlds.household.environment",
+    "bough.commands.curate", "bough.online.grpo",
+    "bough.methods.example_store", "bough.curation.curate", "bough.engines.local.engine", "bough.policy.save",
+    "bough.terminal.tables", "bough.commands.inputs", "bough.worlds.household.environment",
     "concurrent.futures.thread", "rich._emoji_codes",
     "torch._inductor.compile_fx",  # what is compiled imports it, a second of CPU time
 )  # fmt: skip

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from bough.disk import locked
+from bough.files import locked
 
 Initialize = Callable[[Any], None]
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bough.data.knowlyr import read_text
 from bough.environments.mistakes import all_rules, mistakes
-from bough.formats.steps import read_text
 from bough.types import Message, Task, Trajectory, Turn
-from bough.worlds.household.locations import Locations
-from bough.worlds.household.mistakes import HouseholdRules
+from bough.worlds.household.mistakes import HouseholdRules, Locations
 from bough.worlds.interpreter.reasoning import final_answer
 
 SIZE = 125_000

@@ -7,14 +7,13 @@ import yaml
 from benchmarks.agents import ADAPTER, EVALUATION, WEIGHTS, in_16_bits, ship
 from safetensors.torch import load_file
 
-from bough.cache import cache_folder
 from bough.cli import main
-from bough.disk import read_json
 from bough.errors import InputError
 from bough.evaluation.results import Results
-from bough.models import smollm2
-from bough.runs.recipe import Recipe
-from bough.runs.run import Run
+from bough.experiments.recipe import Recipe
+from bough.experiments.run import Run
+from bough.files import cache_folder, read_json
+from bough.models import resolve
 from bough.worlds.web.browser import find as find_browser
 
 AGENTS = Path(__file__).parents[1] / "agents"
@@ -80,7 +79,7 @@ def test_shipped_agents_are_small():
 @pytest.mark.parametrize("agent", SHIPPED, ids=lambda folder: folder.name)
 def test_a_shipped_agent_plays(agent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert read_json(agent / ADAPTER)["base_model_name_or_path"] == "smollm2"
-    if not (cache_folder() / smollm2.FOLDER).exists():
+    if not (cache_folder() / resolve.FOLDER).exists():
         pytest.skip("the weights of smollm2 are not in the cache")
     if yaml.safe_load((agent / EVALUATION).read_text())["environment"] == "web" and not find_browser():
         pytest.skip("there is no browser")

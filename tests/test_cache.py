@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from bough.cache import build_once, cache_folder, keep_compiled_code
 from bough.errors import BoughError, InputError
+from bough.files import build_once, cache_folder, keep_compiled_code
 
 # A program that builds "thing" slowly, says when it is half done, and notes each build in a file.
 SLOW_BUILDER = """
 import sys, time
 from pathlib import Path
-from bough.cache import build_once
+from bough.files import build_once
 
 def build(folder):
     (folder / "half").write_text("half")

@@ -12,8 +12,8 @@ import pytest
 
 from bough import cli
 from bough.config.parts import leaves
-from bough.disk import follows_links
 from bough.errors import BoughError, InputError
+from bough.files import follows_links
 
 DATA = str(Path(__file__).parents[1] / "examples" / "household.jsonl")
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from bough.runs.recipe import SHIPPED
+from bough.experiments.recipe import SHIPPED
 from tests.blocks import ROOT, check_line, lines
 
 EXAMPLES = ROOT / "examples" / "cluster"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bough.config.flags import build, parse
-from bough.config.rollouts import CollectConfig
+from bough.config.groups import CollectConfig
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 

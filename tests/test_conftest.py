@@ -109,7 +109,7 @@ def test_so_does_a_run_of_two_processes(tmp_path: Path):
 
 
 def test_every_test_on_a_real_cluster_is_left_to_its_target():
-    files = {file.name: file.read_text() for file in (ROOT / "tests" / "cluster" / "real").glob("test_*.py")}
+    files = {file.name: file.read_text() for file in (ROOT / "tests" / "rollouts" / "ray" / "real").glob("test_*.py")}
     marked = {
         name for name, text in files.items() if re.search(r"^pytestmark = \[?pytest\.mark\.cluster\b", text, re.M)
     }

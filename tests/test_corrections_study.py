@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from benchmarks.corrections_study import Study, arm, table
 
-from bough.disk import write_json
-from bough.evaluation.outcomes import Outcome
-from bough.evaluation.results import ModelResult, Results
+from bough.evaluation.results import ModelResult, Outcome, Results
+from bough.files import write_json
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 import hashlib
 import json
 
-from bough.digest import derived_seed, json_digest, text_digest
+from bough.files import derived_seed, json_digest, text_digest
 
 
 def test_a_digest_has_the_size_that_was_asked_for_and_stays_the_same():

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from bough.disk import (
+from bough.errors import BoughError
+from bough.files import (
     drafting,
     locked,
     open_file,
@@ -19,7 +20,6 @@ from bough.disk import (
     write_atomically,
     write_json,
 )
-from bough.errors import BoughError
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path):
@@ -201,7 +201,7 @@ def test_a_small_file_on_a_full_disk_leaves_the_old_one_and_names_it(tmp_path: P
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     write_atomically(tmp_path / "a.json", "old")
-    monkeypatch.setattr("bough.disk.sync", full)
+    monkeypatch.setattr("bough.files.sync", full)
     with pytest.raises(OSError, match=r"a\.json"):
         write_atomically(tmp_path / "a.json", "new")
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"] and (tmp_path / "a.json").read_text() == "old"

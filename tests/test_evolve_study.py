@@ -11,9 +11,8 @@ from benchmarks.evolve_study_budget import Budget, Demonstrated
 from benchmarks.evolve_study_jobs import Job, run_jobs
 from benchmarks.evolve_study_table import Arm, table
 
-from bough.evaluation.outcomes import Outcome
-from bough.evaluation.results import ModelResult
-from bough.methods.base import Example
+from bough.evaluation.results import ModelResult, Outcome
+from bough.training.method import Example
 from bough.types import Call
 
 WORLD = replace(WORLDS["household"], members=8, generations=5, steps=4)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from bough.commands.train import train_grpo
 from bough.methods.grpo import GRPOConfig
-from bough.train import grpo
-from bough.training.metrics_file import MetricsFile
+from bough.training.loop import MetricsFile
 from tests.blocks import ROOT, shorten
 
 EXAMPLES = ROOT / "examples"
@@ -41,7 +41,7 @@ def test_an_agent_on_the_openai_client_gets_better(tmp_path: Path):
         group_size=8, max_new_tokens=6, temperature=0.4, learning_rate=2e-2, lr_scheduler="constant", warmup_ratio=0.0,
         logging_steps=1, watch=False, eval_every=4, eval_tasks=8, eval_temperature=0.4,
     )  # fmt: skip
-    grpo(config)
+    train_grpo(config)
     lines = list(MetricsFile.read(tmp_path / "metrics.jsonl"))
     before, after = (line["eval_success"] for line in lines if "eval_success" in line)
     assert after >= before + 0.3, [line["reward"] for line in lines]

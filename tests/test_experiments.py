@@ -13,12 +13,11 @@ from tokenizers import Tokenizer
 
 import bough
 from bough.cli import main
-from bough.evaluation.outcomes import Outcome
-from bough.evaluation.results import ModelResult, Results
+from bough.evaluation.results import ModelResult, Outcome, Results
 from bough.models.resolve import resolve
 from bough.worlds.interpreter.environment import Interpreter
-from tests.cards import folders
 from tests.evaluation.samples import result
+from tests.report import folders
 
 STAGES = [
     {"eval": {"name": "seen", "model": "expert"}},

@@ -8,13 +8,13 @@ from tests.warm import Warm
 # seconds for all of it; one that looks at all of the text for every tag, half a minute for each.
 LIMIT_S = 15
 READERS = [
-    "bough.speech.hermes:parse",
-    "bough.speech.functions:parse",
-    "bough.speech.commands:parse",
-    "bough.speech.lines:parse",
+    "bough.chat.hermes:parse",
+    "bough.chat.functions:parse",
+    "bough.chat.commands:parse",
+    "bough.chat.lines:parse",
     "bough.worlds.interpreter.code:last_block",
     "tests.model_text:tagged",
-    "bough.worlds.household.locations:names",
+    "bough.worlds.household.mistakes:names",
     "tests.model_text:steps",
     "tests.model_text:look",
     "tests.model_text:repeat",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bough.paths import candidates, nearby, without_absolute
+from bough.files import candidates, nearby, without_absolute
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 import pytest
 
-from bough.plural import plural
+from bough.ledger import plural
 
 
 @pytest.mark.parametrize(

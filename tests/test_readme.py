@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bough.verbs import VERBS
+from bough.commands.table import VERBS
 from tests.blocks import ROOT, run_page
 
 README = (ROOT / "README.md").read_text()

@@ -4,14 +4,13 @@ import pytest
 
 from bough import recipes
 from bough.cli import main
-from bough.evolution.member_settings import trained_by
-from bough.evolution.settings import EvolveConfig
+from bough.commands.table import VERBS, resolve
+from bough.experiments.evolve_settings import EvolveConfig, trained_by
+from bough.experiments.recipe import load_recipe, shipped_recipes
+from bough.experiments.run import Run
 from bough.methods.dpo import DPOConfig
 from bough.methods.grpo import GRPOConfig
 from bough.methods.sft import SFTConfig
-from bough.runs.recipe import load_recipe, shipped_recipes
-from bough.runs.run import Run
-from bough.verbs import VERBS, resolve
 
 FILES = sorted(Path(recipes.__file__).parent.glob("*.yaml"))
 SHIPPED = shipped_recipes()

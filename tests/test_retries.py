@@ -4,7 +4,7 @@ from email.utils import formatdate
 
 import pytest
 
-from bough.retries import PassingError, RetryLimits, retried, retry_after_s
+from bough.event_loop import PassingError, RetryLimits, retried, retry_after_s
 
 
 def tried(*failures: PassingError, **limits: float) -> tuple[str, list[float]]:

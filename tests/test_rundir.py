@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from bough.config.data import ShowConfig
+from bough.config.run_folder import RunDir
 from bough.errors import InputError
-from bough.rundir import RunDir
 
 
 def test_the_resolved_settings_are_written_and_read_back(tmp_path: Path):
@@ -25,7 +25,7 @@ def test_a_folder_that_cannot_be_made_is_an_input_error(tmp_path: Path):
 
 HOLD = """
 import sys
-from bough.rundir import RunDir
+from bough.config.run_folder import RunDir
 with RunDir(sys.argv[1]).locked():
     print("locked", flush=True)
     sys.stdin.read()
@@ -52,7 +52,7 @@ def test_a_folder_is_locked_against_other_processes_until_the_holder_ends_howeve
 KILLED = """
 import os, sys
 from pathlib import Path
-from bough.disk import replacing
+from bough.files import replacing
 with replacing(Path(sys.argv[1])) as draft:
     draft.write_text("half")
     os.kill(os.getpid(), 9)

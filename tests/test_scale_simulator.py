@@ -16,7 +16,7 @@ from benchmarks.scale_scenarios import FILE, GPUS, RESULTS, SIZES, cluster_of, c
 from benchmarks.scale_simulator import simulate
 from benchmarks.scale_validation import compare_workers, workers_table
 
-from bough.online.pace import Pace
+from bough.online.schedule import Pace
 from tests.blocks import ROOT
 
 SMALL = Cluster(
@@ -325,10 +325,10 @@ def test_the_page_has_the_committed_tables():
 @pytest.mark.parametrize(
     ("file", "words"),
     [
-        ("training/gradients.py", "out of GPU memory in "),
-        ("training/gradients.py", " tokens does not fit one GPU"),
-        ("training/gradients.py", " even with gradient checkpointing"),
-        ("training/gradients.py", "--qlora or --shard over more GPUs"),
+        ("training/step.py", "out of GPU memory in "),
+        ("training/step.py", " tokens does not fit one GPU"),
+        ("training/step.py", " even with gradient checkpointing"),
+        ("training/step.py", "--qlora or --shard over more GPUs"),
         ("trees/pack.py", "longer than the token budget of"),
     ],
 )

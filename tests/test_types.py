@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from bough.types import Call, Message, Pair, Task, ToolCall, Trajectory, Turn, conversation, split_conversation
-from tests.trajectories.records import messages, starts, text
+from tests.data.file_records import messages, starts, text
 
 
 def user(text: str) -> Message:

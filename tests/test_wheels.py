@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bough import wheels
+from bough import files
 from bough.errors import BoughError
-from bough.wheels import Wheel
+from bough.files import Wheel
 
 CONTENT = b"a wheel"
 WHEEL = Wheel("thing==1.0", "thing-1.0-py3-none-any.whl", hashlib.sha256(CONTENT).hexdigest())
@@ -20,7 +20,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_wheel_in_the_cache_is_taken_without_pip(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(wheels, "run_module", lambda *_, **__: pytest.fail("ran pip"))
+    monkeypatch.setattr(files, "run_module", lambda *_, **__: pytest.fail("ran pip"))
     (cache / "wheels").mkdir(parents=True)
     by_hand = cache / "wheels" / WHEEL.file
     by_hand.write_bytes(CONTENT)
@@ -35,7 +35,7 @@ def test_pip_downloads_exactly_that_version_and_nothing_else(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     ran: list[tuple[str, ...]] = []
-    monkeypatch.setattr(wheels, "run_module", lambda *arguments, **_: ran.append(arguments))
+    monkeypatch.setattr(files, "run_module", lambda *arguments, **_: ran.append(arguments))
     assert WHEEL.fetch(tmp_path, "the thing") == tmp_path / WHEEL.file
     ((module, command, *options),) = ran
     assert (module, command, options[-1]) == ("pip", "download", "thing==1.0")
@@ -46,7 +46,7 @@ def test_without_a_network_the_message_says_what_to_do(cache: Path, tmp_path: Pa
     def fail(*_: str, **__: str) -> None:
         raise BoughError("no route")
 
-    monkeypatch.setattr(wheels, "run_module", fail)
+    monkeypatch.setattr(files, "run_module", fail)
     with pytest.raises(BoughError) as error:
         WHEEL.fetch(tmp_path, "the thing")
     assert str(error.value).startswith("the thing cannot be fetched (is there a network?): no route\nRun `pip download")

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.hostile.trials import main, written
-from tests.serving.fake import FakeEngine, body, user
+from tests.engines.server.fake import FakeEngine, body, user
 
 URLS: dict[str, str] = {}
 STATUS: list[object] = []
@@ -173,13 +173,12 @@ AGENTS: dict[str, Callable[[str], Any]] = {
 
 
 def case(hostile: Callable[[str], Any]) -> str:
-    from bough.config.rollouts import LimitsConfig
+    from bough.config.groups import LimitsConfig
     from bough.environments.isolated import shut_down
-    from bough.environments.own_agent import own_agent
+    from bough.environments.registry import own_agent
     from bough.rollouts.agents import ModelAgent
-    from bough.rollouts.attempt import attempts
     from bough.rollouts.collect import collect
-    from bough.rollouts.runner import LocalRunner
+    from bough.rollouts.runner import LocalRunner, attempts
     from bough.types import Task, Trajectory
 
     STATUS.clear()

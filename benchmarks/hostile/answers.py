@@ -44,17 +44,15 @@ def answers(replies: list[Any]) -> str:
     from tests.engines.test_hostile_servers import TASKS
     from tests.environments.worlds import Counting
 
-    from bough.config.rollouts import LimitsConfig
-    from bough.engines import http
-    from bough.engines.http import ServerLimits
-    from bough.engines.openai import OpenAIEngine
+    from bough.config.groups import LimitsConfig
+    from bough.engines import openai
+    from bough.engines.openai import OpenAIEngine, ServerLimits
     from bough.rollouts.agents import ModelAgent
-    from bough.rollouts.attempt import attempts
     from bough.rollouts.collect import collect
-    from bough.rollouts.runner import LocalRunner
+    from bough.rollouts.runner import LocalRunner, attempts
     from bough.types import Trajectory
 
-    http.MAX_BODY = 4 << 20  # the bodies without an end have 5 MB
+    openai.MAX_BODY = 4 << 20  # the bodies without an end have 5 MB
     ends: Counter[str] = Counter()
     for number, reply in enumerate(replies):
         kept: dict[str, Trajectory] = {}
@@ -110,9 +108,9 @@ def checkpoints(fitting: bool, cases: list[tuple[str, Callable[[Path], Any]]]) -
     """Each damage to a checkpoint of its own; with `fitting`, the list of digests is written again."""
     from tests.training.test_checkpoint import fresh, trained
 
-    from bough.disk import write_json
     from bough.errors import InputError
-    from bough.models.digest import file_digest
+    from bough.files import write_json
+    from bough.models.resolve import file_digest
     from bough.training import checkpoint
 
     ends: Counter[str] = Counter()

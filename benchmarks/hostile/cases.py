@@ -21,11 +21,11 @@ from benchmarks.hostile.mutations import (
     odd_path,
 )
 
+from bough.commands.table import VERBS, resolve
 from bough.config.base import Config
 from bough.config.flags import plain_type
 from bough.config.parts import leaves
 from bough.config.problems import flag, is_positional
-from bough.verbs import VERBS, resolve
 
 ROOT = Path(__file__).parents[2]
 Case = Callable[[Path, Path, Random], list[str]]

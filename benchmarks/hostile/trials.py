@@ -78,12 +78,11 @@ class _Chat:
 
 def play(opened: AbstractContextManager[Trial], step_s: float) -> str:
     """Plays two episodes, the first of which meets the enemy; what became of it, or how the promise was broken."""
-    from bough.config.rollouts import LimitsConfig
+    from bough.config.groups import LimitsConfig
     from bough.environments.registry import find
     from bough.environments.tasks import configured
-    from bough.rollouts.attempt import attempts
     from bough.rollouts.collect import collect
-    from bough.rollouts.runner import LocalRunner
+    from bough.rollouts.runner import LocalRunner, attempts
     from bough.types import Task, Trajectory
 
     kept: dict[str, Trajectory] = {}
@@ -117,8 +116,8 @@ def written(trajectory: Any) -> Any:
     import tempfile
     from pathlib import Path
 
-    from bough.trajectories.reader import Reader
-    from bough.trajectories.writer import Writer
+    from bough.data.reader import Reader
+    from bough.data.writer import Writer
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trajectories.jsonl"

@@ -17,77 +17,71 @@ from bough import bit_exact
 
 if TYPE_CHECKING:
     __version__: str
-    from bough.api.checks import Checkup, check, doctor
-    from bough.api.collect import collect
-    from bough.api.curate import corrections, demos, groups, pairs
-    from bough.api.data import convert, show, stats, validate, write
-    from bough.api.evaluate import Compared, Evaluation, HeldOutMeasures, compare, evaluate
-    from bough.api.evolve import EvolvedModel, evolve
-    from bough.api.models import LoadedModel, TrainedModel, load
-    from bough.api.play import play
-    from bough.api.preference_gym import PreferenceAgent, PreferenceGym
-    from bough.api.publish import card, merge, push
-    from bough.api.recipe import RecipeRun, run
-    from bough.api.recorded import recorded
-    from bough.api.records import Facts, Records
-    from bough.api.serve import RecordingServer, serve
-    from bough.api.sweep import SweepResult, sweep
-    from bough.api.training import distill, dpo, grpo, sft
-    from bough.api.view import Viewer, export_page, view
-    from bough.config.sampling import SamplingConfig
+    from bough.commands.collect import collect
+    from bough.commands.curate import corrections, demos, groups, pairs
+    from bough.commands.data import convert, show, stats, validate, write
+    from bough.commands.doctor import Checkup, check, doctor
+    from bough.commands.evaluate import Compared, Evaluation, HeldOutMeasures, compare, evaluate
+    from bough.commands.evolve import EvolvedModel, PreferenceAgent, PreferenceGym, evolve
+    from bough.commands.models import LoadedModel, TrainedModel, load
+    from bough.commands.objects import Facts, Records
+    from bough.commands.play import play
+    from bough.commands.publish import card, merge, push
+    from bough.commands.run import RecipeRun, run
+    from bough.commands.serve import RecordingServer, recorded, serve
+    from bough.commands.sweep import SweepResult, sweep
+    from bough.commands.train import distill, dpo, grpo, sft
+    from bough.commands.view import Viewer, export_page, view
+    from bough.config.groups import SamplingConfig
+    from bough.data.reader import Reader, read
+    from bough.data.writer import Writer
     from bough.engines.local.engine import LocalEngine
     from bough.environments.base import Environment, EnvironmentFailedError, Observation
-    from bough.environments.listing import ListedEnvironment, list_environments
-    from bough.environments.tool_failures import ToolError
-    from bough.environments.tools import ToolEnvironment, tool
+    from bough.environments.registry import ListedEnvironment, list_environments
+    from bough.environments.tools import ToolEnvironment, ToolError, tool
     from bough.errors import BoughError, InputError
+    from bough.experiments.listing import ListedRun, list_runs
     from bough.methods.advantages import group_advantages
     from bough.methods.dpo import Sides, dpo_loss
+    from bough.methods.grpo import grpo_loss
     from bough.methods.sft import sft_loss
-    from bough.methods.surrogate import grpo_loss
     from bough.policy.adapters import Lora
     from bough.policy.policy import Policy
-    from bough.runs.listing import ListedRun, list_runs
-    from bough.trajectories.reader import Reader, read
-    from bough.trajectories.writer import Writer
     from bough.types import Call, Group, Message, Pair, Task, ToolCall, Trajectory, Turn
 
 bit_exact.prepare()  # before anything below loads torch
 
 _HOMES = {
-    "bough.api.checks": ("Checkup", "check", "doctor"),
-    "bough.api.collect": ("collect",),
-    "bough.api.curate": ("corrections", "demos", "groups", "pairs"),
-    "bough.api.data": ("convert", "show", "stats", "validate", "write"),
-    "bough.api.evaluate": ("Compared", "Evaluation", "HeldOutMeasures", "compare", "evaluate"),
-    "bough.api.evolve": ("EvolvedModel", "evolve"),
-    "bough.api.models": ("LoadedModel", "TrainedModel", "load"),
-    "bough.api.play": ("play",),
-    "bough.api.preference_gym": ("PreferenceAgent", "PreferenceGym"),
-    "bough.api.publish": ("card", "merge", "push"),
-    "bough.api.recipe": ("RecipeRun", "run"),
-    "bough.api.recorded": ("recorded",),
-    "bough.api.records": ("Facts", "Records"),
-    "bough.api.serve": ("RecordingServer", "serve"),
-    "bough.api.sweep": ("SweepResult", "sweep"),
-    "bough.api.training": ("distill", "dpo", "grpo", "sft"),
-    "bough.api.view": ("Viewer", "export_page", "view"),
-    "bough.config.sampling": ("SamplingConfig",),
+    "bough.commands.collect": ("collect",),
+    "bough.commands.curate": ("corrections", "demos", "groups", "pairs"),
+    "bough.commands.data": ("convert", "show", "stats", "validate", "write"),
+    "bough.commands.doctor": ("Checkup", "check", "doctor"),
+    "bough.commands.evaluate": ("Compared", "Evaluation", "HeldOutMeasures", "compare", "evaluate"),
+    "bough.commands.evolve": ("EvolvedModel", "PreferenceAgent", "PreferenceGym", "evolve"),
+    "bough.commands.models": ("LoadedModel", "TrainedModel", "load"),
+    "bough.commands.objects": ("Facts", "Records"),
+    "bough.commands.play": ("play",),
+    "bough.commands.publish": ("card", "merge", "push"),
+    "bough.commands.run": ("RecipeRun", "run"),
+    "bough.commands.serve": ("RecordingServer", "recorded", "serve"),
+    "bough.commands.sweep": ("SweepResult", "sweep"),
+    "bough.commands.train": ("distill", "dpo", "grpo", "sft"),
+    "bough.commands.view": ("Viewer", "export_page", "view"),
+    "bough.config.groups": ("SamplingConfig",),
+    "bough.data.reader": ("Reader", "read"),
+    "bough.data.writer": ("Writer",),
     "bough.engines.local.engine": ("LocalEngine",),
-    "bough.environments.base": ("Environment", "Observation", "EnvironmentFailedError"),
-    "bough.environments.listing": ("ListedEnvironment", "list_environments"),
-    "bough.environments.tool_failures": ("ToolError",),
-    "bough.environments.tools": ("ToolEnvironment", "tool"),
+    "bough.environments.base": ("Environment", "EnvironmentFailedError", "Observation"),
+    "bough.environments.registry": ("ListedEnvironment", "list_environments"),
+    "bough.environments.tools": ("ToolEnvironment", "ToolError", "tool"),
     "bough.errors": ("BoughError", "InputError"),
+    "bough.experiments.listing": ("ListedRun", "list_runs"),
     "bough.methods.advantages": ("group_advantages",),
     "bough.methods.dpo": ("Sides", "dpo_loss"),
+    "bough.methods.grpo": ("grpo_loss",),
     "bough.methods.sft": ("sft_loss",),
-    "bough.methods.surrogate": ("grpo_loss",),
     "bough.policy.adapters": ("Lora",),
     "bough.policy.policy": ("Policy",),
-    "bough.runs.listing": ("ListedRun", "list_runs"),
-    "bough.trajectories.reader": ("Reader", "read"),
-    "bough.trajectories.writer": ("Writer",),
     "bough.types": ("Call", "Group", "Message", "Pair", "Task", "ToolCall", "Trajectory", "Turn"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

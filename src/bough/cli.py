@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from io import TextIOWrapper
 
-from bough.disk import FOLLOW_LINKS
+from bough.commands.table import RESUMED, RESUMED_IF_ASKED, VERBS, resolve
 from bough.errors import BoughError, InputError, did_you_mean
-from bough.training.interrupts import sigterm_interrupts
-from bough.verbs import RESUMED, RESUMED_IF_ASKED, VERBS, resolve
+from bough.event_loop import sigterm_interrupts
+from bough.files import FOLLOW_LINKS
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -107,9 +107,9 @@ def _run(name: str, arguments: list[str]) -> int:
             return 0
 
         def explained(setting: str, problem: str) -> str:
-            from bough.commands import elsewhere
+            from bough.commands import inputs
 
-            return elsewhere.explained(name, setting, problem)
+            return inputs.explained(name, setting, problem)
 
         config = flags.parse(config_class, parser, arguments, explained)
         from bough.commands.inputs import check_inputs

@@ -8,9 +8,9 @@ import pytest
 from huggingface_hub import ModelCard
 
 from bough.cli import main
+from bough.experiments.recipe import load_recipe
+from bough.experiments.run import Run
 from bough.models.resolve import resolve
-from bough.runs.recipe import load_recipe
-from bough.runs.run import Run
 
 RECIPE = """\
 about: Counts.

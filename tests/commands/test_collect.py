@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from bough.cli import main
+from bough.data.reader import read
 from bough.environments.base import Observation
 from bough.errors import BoughError
 from bough.policy.policy import Policy
-from bough.trajectories.reader import read
 from bough.types import Trajectory
 from tests.environments.worlds import Breaking, Counting
 from tests.warm import Warm
@@ -57,7 +57,7 @@ def test_the_same_seed_gives_the_same_file_whatever_runs_beside_it(tmp_path: Pat
 
 
 def test_what_begins_is_said_before_anything_is_loaded(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("bough.api.collect.play", Mock(side_effect=BoughError("nothing was loaded")))
+    monkeypatch.setattr("bough.commands.collect.play", Mock(side_effect=BoughError("nothing was loaded")))
     assert collect(tmp_path, "--tasks", "1", model="expert") == 1
     assert capsys.readouterr().err == (
         f"▸ playing 1 task of {COUNTING} with expert; episodes go to {tmp_path}\nError: nothing was loaded\n"
@@ -181,7 +181,7 @@ def test_other_tasks_under_the_same_names_are_not_taken_for_played(tmp_path: Pat
 
 
 def test_a_record_names_the_adapter_that_played_and_no_absolute_path(tmp_path: Path, capsys: Any):
-    from bough.models.digest import folder_digest
+    from bough.models.resolve import folder_digest
     from bough.policy.adapters import Lora
     from bough.policy.policy import Policy
 

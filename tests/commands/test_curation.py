@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from bough.cli import main
-from bough.config.rollouts import LimitsConfig
+from bough.config.groups import LimitsConfig
+from bough.data.reader import read
+from bough.data.writer import Writer
 from bough.rollouts.agents import ExpertAgent
-from bough.rollouts.attempt import attempts
 from bough.rollouts.collect import collect
-from bough.rollouts.runner import LocalRunner
-from bough.trajectories.reader import read
-from bough.trajectories.writer import Writer
+from bough.rollouts.runner import LocalRunner, attempts
 from bough.types import Group, Pair, Task, Trajectory
 from tests.curation.players import NoisyExpert
 from tests.environments.worlds import Counting

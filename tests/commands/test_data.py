@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from bough.cli import main
-from bough.trajectories.reader import read
+from bough.data.reader import read
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 GOOD = '{"prompt": "Hi", "chosen": "Hello", "rejected": "Go away"}\n'

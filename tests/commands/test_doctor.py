@@ -5,8 +5,8 @@ import pytest
 import yaml
 
 from bough.cli import main
+from bough.data.writer import Writer
 from bough.models.tiny import CONTEXT
-from bough.trajectories.writer import Writer
 from bough.types import Call, Message, Task, Trajectory, Turn
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -2,10 +2,10 @@
 
 import pytest
 
-from bough.commands.elsewhere import INSTEAD, MAX_NAMED, explained
+from bough.commands.inputs import INSTEAD, MAX_NAMED, explained
+from bough.commands.table import VERBS, resolve
 from bough.config.parts import leaves
 from bough.config.problems import on_command_line
-from bough.verbs import VERBS, resolve
 
 NEAREST = "--x is not a setting; the nearest are --y, --z"
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from bough.cli import main
-from bough.evolution.settings import EvolveConfig
-from bough.runs.recipe import load_recipe
-from bough.runs.record import StageRecord
-from bough.runs.run import Run
-from bough.verbs import VERBS, resolve
-from tests.evolution.small import pairs_file
+from bough.commands.table import VERBS, resolve
+from bough.experiments.evolve_settings import EvolveConfig
+from bough.experiments.recipe import load_recipe
+from bough.experiments.record import StageRecord
+from bough.experiments.run import Run
+from tests.experiments.small import pairs_file
 
 FLAGS = [
     *("--model", "tiny", "--train-file", "pairs.jsonl", "--test-size", "0.25", "--output-dir", "run"),

@@ -9,7 +9,7 @@ from bough.cli import main
 from bough.models.resolve import load_tokenizer
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
-from bough.policy.saving import save_policy
+from bough.policy.save import save_policy
 from tests.models.gguf_samples import needs_a_reader_of_tokenizers
 
 IDS = torch.tensor([[5, 6, 7, 8]])

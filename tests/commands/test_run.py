@@ -6,9 +6,9 @@ import yaml
 
 from bough.cli import main
 from bough.commands import run as run_module
+from bough.config.groups import CollectConfig
 from bough.config.parts import flattened
-from bough.config.rollouts import CollectConfig
-from tests.cards import folders
+from tests.report import folders
 
 COUNTING = "defaults.environment=tests.environments.worlds:Counting"
 RECIPE = """\

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from bough.api import serve as api
 from bough.cli import main
-from bough.trajectories.reader import read
-from tests.serving.fake import FakeEngine, body, user
+from bough.commands import serve as api
+from bough.data.reader import read
+from tests.engines.server.fake import FakeEngine, body, user
 
 
 def ask(url: str) -> None:

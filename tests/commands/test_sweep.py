@@ -7,7 +7,7 @@ import pytest
 
 from bough.cli import main
 from tests.blocks import ROOT, blocks, lines
-from tests.sweeps.counting import ENVIRONMENT, RECIPE
+from tests.experiments.counting import ENVIRONMENT, RECIPE
 
 
 def arguments(folder: Path, *more: str) -> list[str]:
@@ -33,7 +33,7 @@ def test_stdout_has_the_table_alone(tmp_path: Path, capsys: Any):
 
 
 def test_a_failed_run_makes_the_exit_code_1(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("bough.commands.evaluate.evaluate", lambda config: 1)
+    monkeypatch.setattr("bough.commands.evaluate.evaluate_command", lambda config: 1)
     assert main(arguments(tmp_path)) == 1
     err = capsys.readouterr().err
     assert "2 of 2 runs failed; the same command runs only what is missing." in err

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from bough import train
-from bough.commands import train as command
+from bough.commands import train
 from bough.methods.grpo import GRPOConfig
-from bough.training.counters import Counters
+from bough.training.checkpoint import Counters
 from bough.training.run import Trained
 
 
@@ -16,8 +15,8 @@ def closing_lines(
 ) -> list[str]:
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     counters = Counters(step=lines[-1]["step"], tokens_trained=1200, tokens_computed=100, tokens_raw=250)
-    monkeypatch.setattr(train, "grpo", lambda _: Trained(folder / "final", counters, []))
-    assert command.grpo(GRPOConfig(train_file="groups.jsonl")) == 0
+    monkeypatch.setattr(train, "train_grpo", lambda _: Trained(folder / "final", counters, []))
+    assert train.grpo_command(GRPOConfig(train_file="groups.jsonl")) == 0
     return capsys.readouterr().out.splitlines()
 
 

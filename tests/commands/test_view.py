@@ -8,7 +8,7 @@ from urllib.request import urlopen
 import pytest
 
 from bough.cli import main
-from tests.viewer.samples import pair, trajectory, write
+from tests.report.viewer.samples import pair, trajectory, write
 
 
 @pytest.fixture

@@ -3,13 +3,11 @@ from pathlib import Path
 import pytest
 
 from bough.config import flags
-from bough.config.cluster import ClusterConfig
 from bough.config.evaluation import EvalConfig
-from bough.config.rollouts import CollectConfig
-from bough.config.run import RunConfig
-from bough.config.sweep import SweepConfig
+from bough.config.groups import ClusterConfig, CollectConfig
+from bough.config.run import RunConfig, SweepConfig
 from bough.errors import InputError
-from bough.evolution.settings import EvolveConfig
+from bough.experiments.evolve_settings import EvolveConfig
 from bough.methods.distill import DistillConfig
 from bough.methods.grpo import GRPOConfig
 

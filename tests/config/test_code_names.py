@@ -2,12 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from bough.config.base import Config
-from bough.config.code_names import code_in
+from bough.config.base import Config, code_in
 from bough.config.curation import GroupsConfig, PairsConfig
-from bough.config.rollouts import CollectConfig
-from bough.config.run import RunConfig
-from bough.config.sweep import SweepConfig
+from bough.config.groups import CollectConfig
+from bough.config.run import RunConfig, SweepConfig
 from bough.errors import InputError
 
 

@@ -2,7 +2,7 @@ import pytest
 from pydantic import Field
 
 from bough.config.base import Config
-from bough.config.environment import EnvironmentConfig, make_options
+from bough.config.groups import EnvironmentConfig, make_options
 from bough.errors import InputError
 
 

@@ -6,8 +6,8 @@ from pydantic import AliasChoices, Field
 
 from bough.config import flags
 from bough.config.base import Config
-from bough.config.rollouts import CollectConfig
-from bough.config.serving import ServeConfig
+from bough.config.groups import CollectConfig
+from bough.config.play import ServeConfig
 from bough.errors import InputError
 
 

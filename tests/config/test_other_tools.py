@@ -2,13 +2,13 @@ from pathlib import Path
 
 import pytest
 
+from bough.config.base import translate
 from bough.config.data import StatsConfig
-from bough.config.other_tools import translate
 from bough.errors import InputError
+from bough.experiments.recipe import load_recipe
 from bough.methods.dpo import DPOConfig
 from bough.methods.grpo import GRPOConfig
 from bough.methods.sft import SFTConfig
-from bough.runs.recipe import load_recipe
 
 
 def test_a_file_of_knowlyr_trainer_is_read_as_it_is_written(tmp_path: Path):

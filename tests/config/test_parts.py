@@ -5,11 +5,11 @@ import pytest
 import yaml
 from pydantic import Field
 
+from bough.commands.table import VERBS, resolve
 from bough.config import flags
 from bough.config.base import Config
 from bough.config.parts import flattened, leaves, overlaid, without
 from bough.errors import InputError
-from bough.verbs import VERBS, resolve
 
 
 class Adapter(Config):

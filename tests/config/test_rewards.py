@@ -1,7 +1,7 @@
 import pytest
 
 from bough.config.base import Config
-from bough.config.rewards import RewardWeights
+from bough.config.groups import RewardWeights
 from bough.errors import InputError
 
 

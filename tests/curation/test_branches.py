@@ -3,8 +3,8 @@ from typing import ClassVar
 
 import pytest
 
-from bough.config.rollouts import LimitsConfig
-from bough.curation.branches import Branch, BranchAgent, at_round
+from bough.config.groups import LimitsConfig
+from bough.curation.states import Branch, BranchAgent, at_round
 from bough.engines.base import Answer
 from bough.environments.base import EnvironmentFailedError, Observation
 from bough.environments.replay import ReplayError

@@ -7,18 +7,17 @@ from typing import Any
 
 import pytest
 
-from bough.config.corrections import CorrectionsConfig
-from bough.config.rollouts import LimitsConfig
-from bough.curation.correction_work import ACCEPTED, DIFFERENT, SAME, CorrectionWork, _times
+from bough.chat.reply import Reply
+from bough.config.curation import CorrectionsConfig
+from bough.config.groups import LimitsConfig
+from bough.curation.corrections import ACCEPTED, DIFFERENT, SAME, CorrectionWork, Label, _times
 from bough.curation.curate import Curated, curate_corrections
-from bough.curation.labels import Label
 from bough.curation.source import SourcedTrajectory
 from bough.engines.base import Answer, ContextFullError
 from bough.errors import InputError
 from bough.ledger import Ledger
 from bough.rollouts.agents import ModelAgent
 from bough.rollouts.episode import play
-from bough.speech.reply import Reply
 from bough.types import Call, Message, Task, Trajectory
 from bough.worlds.household.environment import Household
 from tests.curation.records import episode

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bough.config.curation import CounterfactualConfig
-from bough.config.rollouts import LimitsConfig
+from bough.config.groups import LimitsConfig
 from bough.curation.counterfactual import Miner
 from bough.curation.rounds import Round
 from bough.curation.source import SourcedTrajectory

@@ -7,7 +7,7 @@ import pytest
 
 from bough.config.curation import PairsConfig
 from bough.curation.curate import Curated, curate_pairs
-from bough.curation.pair_work import PairWork
+from bough.curation.pairs import PairWork
 from bough.errors import InputError
 from bough.ledger import Ledger
 from bough.types import Pair

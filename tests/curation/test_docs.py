@@ -3,7 +3,7 @@ from typing import get_args
 
 from bough.config.curation import Kind
 from bough.environments.mistakes import all_rules
-from bough.rewards.registry import REWARDS
+from bough.environments.rubric import REWARDS
 from bough.worlds.household.mistakes import HouseholdRules
 
 PAGE = (Path(__file__).parents[2] / "docs/guides/curation.md").read_text()

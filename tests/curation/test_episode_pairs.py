@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from bough.config.curation import EpisodePairsConfig
-from bough.curation.episode_pairs import episode_pairs
+from bough.curation.pairs import episode_pairs
 from bough.curation.source import SourcedTrajectory
 from bough.ledger import Ledger
 from bough.types import Message, Pair

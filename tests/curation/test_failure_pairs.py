@@ -5,19 +5,17 @@ from itertools import islice
 from typing import Any
 
 from bough.config.curation import CounterfactualConfig, FailureModesConfig
-from bough.config.rollouts import LimitsConfig
+from bough.config.groups import LimitsConfig
 from bough.curation.counterfactual import Miner
-from bough.curation.failure_pairs import failure_pairs
+from bough.curation.pairs import failure_pairs
 from bough.curation.source import SourcedTrajectory
-from bough.environments.base import Environment
+from bough.environments.base import Environment, MistakeRules
 from bough.environments.mistakes import PLAIN
-from bough.environments.rules import MistakeRules
 from bough.ledger import Ledger
 from bough.rollouts.agents import ExpertAgent
-from bough.rollouts.attempt import attempts
 from bough.rollouts.collect import collect
 from bough.rollouts.episode import play
-from bough.rollouts.runner import LocalRunner
+from bough.rollouts.runner import LocalRunner, attempts
 from bough.types import Message, Pair, Task, Trajectory
 from bough.worlds.household.environment import Household
 from bough.worlds.household.mistakes import HouseholdRules

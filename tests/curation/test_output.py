@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from bough.curation.output import ledger_path, write_out
+from bough.curation.source import ledger_path, write_out
+from bough.data.reader import read
 from bough.errors import InputError
 from bough.ledger import Ledger
-from bough.trajectories.reader import read
 from bough.types import Trajectory
 from tests.curation.records import episode
 

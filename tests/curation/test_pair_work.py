@@ -5,13 +5,12 @@ from typing import Any
 import pytest
 
 from bough.config.curation import PairsConfig
-from bough.config.rollouts import LimitsConfig
+from bough.config.groups import LimitsConfig
 from bough.curation.counterfactual import Cost, Miner
-from bough.curation.journal import Journal
-from bough.curation.pair_work import PairWork
-from bough.curation.rounds import Round
+from bough.curation.pairs import PairWork
+from bough.curation.rounds import Journal, Round
 from bough.curation.source import SourcedTrajectory
-from bough.environments.rules import MistakeRules
+from bough.environments.base import MistakeRules
 from bough.errors import InputError
 from bough.rollouts.episode import play
 from bough.types import Pair, Task
@@ -115,7 +114,7 @@ def test_mining_that_was_killed_goes_on_and_ends_in_the_same_pairs(tmp_path: Pat
     assert [ledger.to_json() for ledger in again.ledgers] == [ledger.to_json() for ledger in whole.ledgers]
     assert mined(tmp_path)[2] == 0, "now all of it is known"
     assert mined(tmp_path, seed=1)[2] == 16, "other settings are other work"
-    monkeypatch.setattr("bough.curation.journal.stamp", lambda *_: [["model.safetensors", 1, 1]])
+    monkeypatch.setattr("bough.curation.rounds.stamp", lambda *_: [["model.safetensors", 1, 1]])
     assert mined(tmp_path, seed=1)[2] == 16, "so are other weights"
     (tmp_path / ".out.jsonl.looked-into").write_text("{\n")
     assert mined(tmp_path, seed=1)[2] == 16, "a file that cannot be read is begun anew"

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from bough.curation.posterior import Rate, probability_better
+from bough.curation.rounds import Rate, probability_better
 
 
 def test_one_success_against_one_failure_by_hand():

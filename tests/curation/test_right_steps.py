@@ -2,11 +2,10 @@ import asyncio
 from typing import Any
 
 from bough.config.curation import FailureModesConfig
-from bough.config.rollouts import LimitsConfig
-from bough.curation.right_steps import right_steps
+from bough.config.groups import LimitsConfig
+from bough.curation.pairs import right_steps
 from bough.curation.source import SourcedTrajectory
-from bough.environments.base import Environment, Observation
-from bough.environments.rules import MistakeRules
+from bough.environments.base import Environment, MistakeRules, Observation
 from bough.ledger import Ledger
 from bough.rollouts.agents import ExpertAgent
 from bough.rollouts.episode import play

@@ -1,6 +1,6 @@
 import pytest
 
-from bough.curation.round_pairs import StateTree, round_pairs
+from bough.curation.rounds import StateTree, round_pairs
 from bough.curation.source import SourcedTrajectory
 from bough.curation.states import states
 from bough.environments.mistakes import PLAIN

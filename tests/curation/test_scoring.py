@@ -1,4 +1,4 @@
-from bough.curation.scoring import means, scored
+from bough.curation.curate import means, scored
 from tests.curation.records import episode, turn
 
 

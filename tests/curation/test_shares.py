@@ -1,7 +1,7 @@
 from collections import Counter
 from typing import Any
 
-from bough.curation.shares import balanced
+from bough.curation.pairs import balanced
 from bough.ledger import Ledger
 from bough.types import Pair, Task
 from tests.curation.records import START, turn

@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 from bough.curation.source import read_filed
+from bough.data.writer import Writer
 from bough.errors import InputError
 from bough.ledger import Ledger
-from bough.trajectories.writer import Writer
 from bough.types import Group, Pair
 from tests.curation.records import START, episode, turn
 

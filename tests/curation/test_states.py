@@ -1,6 +1,6 @@
 from bough.curation.states import first_difference, shared_actions, task_key
 from bough.curation.states import states as states_of
-from bough.environments.rules import MistakeRules, action_of
+from bough.environments.base import MistakeRules, action_of
 from bough.types import Message, Task, Trajectory, Turn
 from tests.curation.records import episode, turn
 

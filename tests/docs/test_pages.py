@@ -7,10 +7,10 @@ from functools import cache
 import pytest
 
 import bough
+from bough.commands.table import VERBS, resolve
 from bough.config.base import Config
 from bough.config.parts import by_name
 from bough.config.problems import flag
-from bough.verbs import VERBS, resolve
 from tests.blocks import ROOT
 from tests.docs.pages import DOCS, PAGES
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from bough.calls.template import ChatTemplate
+from bough.chat.template import ChatTemplate
 
 Json = dict[str, Any]
 MODELS = {"object": "list", "data": [{"id": "tiny", "object": "model", "max_model_len": 64}]}

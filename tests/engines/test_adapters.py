@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bough.engines.adapters import LoadedAdapters, delete_folders
+from bough.engines.vllm import LoadedAdapters, delete_folders
 
 
 def loaded(adapters: LoadedAdapters, folder: Path, *, temporary: bool = True) -> None:

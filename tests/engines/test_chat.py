@@ -5,16 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.calls.builder import CallBuilder
-from bough.calls.control import BREAK
-from bough.calls.template import ChatTemplate
-from bough.config.sampling import SamplingConfig
+from bough.chat.builder import CallBuilder
+from bough.chat.template import ChatTemplate
+from bough.chat.tokenizer import BREAK
+from bough.config.groups import SamplingConfig
 from bough.engines.base import Generated
 from bough.engines.chat import TemplateEngine
 from bough.errors import RowError
 from bough.models.resolve import load_tokenizer
 from bough.types import Message, Turn
-from tests.calls.conftest import FAMILIES, template_of
+from tests.chat.conftest import FAMILIES, template_of
 
 
 class Scripted:

@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 
-from bough.config.rollouts import LimitsConfig
-from bough.engines import http
-from bough.engines.http import ServerLimits
-from bough.engines.openai import OpenAIEngine
+from bough.config.groups import LimitsConfig
+from bough.engines import openai
+from bough.engines.openai import OpenAIEngine, ServerLimits
 from bough.rollouts.agents import ModelAgent
-from bough.rollouts.attempt import attempts
 from bough.rollouts.collect import collect
-from bough.rollouts.runner import LocalRunner
+from bough.rollouts.runner import LocalRunner, attempts
 from bough.types import Task, Trajectory
 from tests.engines.stand_in import Reply, said, serving
 from tests.environments.worlds import Counting
@@ -98,7 +96,7 @@ ANSWERS: dict[str, Reply | Callable[[], Reply]] = {
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_a_hostile_answer_costs_its_own_episode_only(name: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(http, "MAX_BODY", 4 << 20)
+    monkeypatch.setattr(openai, "MAX_BODY", 4 << 20)
     kept: dict[str, Trajectory] = {}
     hostile = ANSWERS[name]() if callable(ANSWERS[name]) else ANSWERS[name]
 
@@ -123,13 +121,13 @@ def test_a_hostile_answer_costs_its_own_episode_only(name: str, monkeypatch: pyt
 
 
 def test_a_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(http, "MAX_BODY", 4 << 20)
+    monkeypatch.setattr(openai, "MAX_BODY", 4 << 20)
     packed = bomb()
 
     async def ask(url: str) -> None:
-        server = http.Server(url)
+        server = openai.Server(url)
         try:
-            with pytest.raises(http.EngineError, match="answered more than 4 MiB"):
+            with pytest.raises(openai.EngineError, match="answered more than 4 MiB"):
                 await server.get("/models")
         finally:
             await server.close()
@@ -145,7 +143,7 @@ def test_a_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_packed_answer_is_read():
     async def ask(url: str) -> Any:
-        server = http.Server(url)
+        server = openai.Server(url)
         try:
             return await server.get("/models")
         finally:

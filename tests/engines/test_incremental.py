@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bough.calls.template import ChatTemplate
-from bough.engines.incremental import IncrementalText
-from tests.calls.conftest import tokenizer_of
+from bough.chat.template import ChatTemplate
+from bough.engines.chat import IncrementalText
+from tests.chat.conftest import tokenizer_of
 
 TEMPLATE = ChatTemplate(tokenizer_of("chatml"), "chatml")
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from bough.calls.template import load_template
-from bough.config.sampling import SamplingConfig
+from bough.chat.template import load_template
+from bough.config.groups import SamplingConfig
 from bough.engines.base import Answer
 from bough.engines.openai import OpenAIEngine
 from bough.models.resolve import resolve

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bough.config.sampling import SamplingConfig
-from bough.engines.adapters import adapter_rank
+from bough.config.groups import SamplingConfig
 from bough.engines.base import ContextFullError
-from bough.engines.vllm import VLLMEngine
-from bough.engines.vllm_arguments import engine_arguments, finish_of, room_for, sampling_arguments
+from bough.engines.vllm import VLLMEngine, adapter_rank, engine_arguments, finish_of, room_for, sampling_arguments
 from bough.errors import InputError
 
 

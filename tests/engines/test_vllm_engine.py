@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import SamplingConfig
 from bough.engines.base import EngineError, Generated
-from bough.engines.vllm import VLLMEngine
-from bough.engines.vllm_arguments import LogprobsMode
+from bough.engines.vllm import LogprobsMode, VLLMEngine
 from bough.engines.vllm_worker import WeightsFromFolder
 from bough.errors import InputError
 

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import SamplingConfig
 from bough.engines.base import ContextFullError, EngineError, Generated
-from bough.engines.http import ServerLimits
-from bough.engines.vllm_arguments import LogprobsMode
-from bough.engines.vllm_server import VLLMServerEngine
+from bough.engines.openai import ServerLimits
+from bough.engines.vllm import LogprobsMode, VLLMServerEngine
 from bough.errors import InputError
 from tests.engines.stand_in import Json, Reply, StandIn, serving
 

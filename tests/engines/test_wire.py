@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from bough.calls.template import ChatTemplate, load_template
+from bough.chat.template import ChatTemplate, load_template
 from bough.engines.base import EngineError
-from bough.engines.wire import conversation, read_answer, read_tokens
+from bough.engines.openai import conversation, read_answer, read_tokens
 from bough.types import Message, ToolCall
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}

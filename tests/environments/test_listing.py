@@ -1,7 +1,7 @@
 import pytest
 
 import bough
-from bough.environments import listing
+from bough.environments import registry
 from bough.errors import InputError
 
 
@@ -18,5 +18,5 @@ def test_one_that_cannot_be_loaded_is_listed_with_the_reason(monkeypatch: pytest
     def broken(name: str) -> None:
         raise InputError(f"{name} needs a package")
 
-    monkeypatch.setattr(listing, "find", broken)
+    monkeypatch.setattr(registry, "find", broken)
     assert {one.problem for one in bough.list_environments()} >= {"household needs a package"}

@@ -1,6 +1,7 @@
 from collections.abc import Mapping
 from functools import partial
 
+from bough.environments.base import MistakeRules, Rule
 from bough.environments.mistakes import (
     PLAIN,
     Mistake,
@@ -12,7 +13,6 @@ from bough.environments.mistakes import (
     mistakes,
     premature_success,
 )
-from bough.environments.rules import MistakeRules, Rule
 from bough.types import Trajectory, Turn
 from tests.curation.records import episode, turn
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bough.cli import main
-from bough.environments.new import new_environment
+from bough.environments.check import new_environment
 from bough.errors import InputError
 
 SMALL = [

@@ -3,8 +3,7 @@ from typing import Any
 
 import pytest
 
-from bough.environments.base import EnvironmentFailedError, Observation
-from bough.environments.observations import MAX_TEXT, check_observation
+from bough.environments.base import MAX_TEXT, EnvironmentFailedError, Observation, check_observation
 
 
 def nested(depth: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 import pytest
 
-from bough.environments import packages
+from bough.environments import registry
 
 
 class Machine:
@@ -8,9 +8,9 @@ class Machine:
 
     def __init__(self, monkeypatch, *, programs, user, fails=()):
         self.commands, self.programs, self.fails = [], programs, list(fails)
-        monkeypatch.setattr(packages.shutil, "which", lambda name: f"/usr/bin/{name}" if name in programs else None)
-        monkeypatch.setattr(packages.os, "geteuid", lambda: user)
-        monkeypatch.setattr(packages.subprocess, "run", self.run)
+        monkeypatch.setattr(registry.shutil, "which", lambda name: f"/usr/bin/{name}" if name in programs else None)
+        monkeypatch.setattr(registry.os, "geteuid", lambda: user)
+        monkeypatch.setattr(registry.subprocess, "run", self.run)
 
     def run(self, command, **_):
         words = [word for word in command if not word.startswith(("-o", "Acquire::", "DPkg::"))]
@@ -21,12 +21,12 @@ class Machine:
 
 def test_root_installs_with_apt_get(monkeypatch):
     Machine(monkeypatch, programs=["apt-get", "sudo"], user=0)
-    assert packages.installer() == ["apt-get", *packages.PATIENCE]
+    assert registry.installer() == ["apt-get", *registry.PATIENCE]
 
 
 def test_an_ordinary_user_installs_through_sudo_where_it_asks_for_no_password(monkeypatch):
     machine = Machine(monkeypatch, programs=["apt-get", "sudo"], user=1000)
-    assert packages.installer() == ["sudo", "-n", "apt-get", *packages.PATIENCE]
+    assert registry.installer() == ["sudo", "-n", "apt-get", *registry.PATIENCE]
     assert machine.commands == ["sudo -n apt-get --version"]
 
 
@@ -37,14 +37,14 @@ def test_an_ordinary_user_installs_through_sudo_where_it_asks_for_no_password(mo
 )
 def test_nobody_else_installs_anything(monkeypatch, programs, fails):
     Machine(monkeypatch, programs=programs, user=1000, fails=fails)
-    assert packages.installer() is None
+    assert registry.installer() is None
 
 
 def test_old_lists_are_renewed_first(monkeypatch):
     machine = Machine(monkeypatch, programs=["apt-get"], user=0)
-    assert packages.install(["apt-get"], "tree")
+    assert registry.install(["apt-get"], "tree")
     install = "apt-get install --yes --no-install-recommends tree"
     assert machine.commands == [install]
     machine = Machine(monkeypatch, programs=["apt-get"], user=0, fails=[install])
-    assert not packages.install(["apt-get"], "tree")
+    assert not registry.install(["apt-get"], "tree")
     assert machine.commands == [install, "apt-get update", install]

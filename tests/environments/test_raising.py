@@ -125,7 +125,7 @@ def test_a_long_message_is_cut_with_its_length():
 
 
 def test_a_reward(caplog: Any):
-    from bough.rewards.rubric import Rubric
+    from bough.environments.rubric import Rubric
     from bough.types import Message, Trajectory
 
     rubric = Rubric({"tests.environments.raising:reward": 1.0, "progress": 1.0})

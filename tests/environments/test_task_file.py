@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from bough.environments.task_file import read_tasks
+from bough.environments.tasks import read_tasks
 from bough.errors import InputError
 
 

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from bough.environments import threads
+from bough.environments import isolated
 from bough.environments.base import EnvironmentFailedError
-from bough.environments.threads import BlockedError, LoopThread, take_thread
+from bough.environments.isolated import BlockedError, LoopThread, take_thread
 
 DONE = threading.Event()
 
 
 @pytest.fixture(autouse=True)
 def _end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(threads, "GRACE_S", 0.1)
+    monkeypatch.setattr(isolated, "GRACE_S", 0.1)
     yield
     DONE.set()
     DONE.clear()
@@ -46,13 +46,13 @@ def test_work_runs_in_a_thread_that_ends_with_its_last_user():
     assert run(thread, name) == "bough-environment" and run(thread, name) == "bough-environment"
     thread.leave()
     wait_for_the_end_of(thread)
-    assert thread not in threads._threads
+    assert thread not in isolated._threads
 
 
 def test_a_thread_that_blocks_is_left_behind_and_takes_its_other_users_along(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(threads, "MAX_THREADS", 1)
-    monkeypatch.setattr(threads, "_threads", [])
-    monkeypatch.setattr(threads, "_blocked", [])
+    monkeypatch.setattr(isolated, "MAX_THREADS", 1)
+    monkeypatch.setattr(isolated, "_threads", [])
+    monkeypatch.setattr(isolated, "_blocked", [])
     first, second = take_thread(), take_thread()
     assert first is second and first.users == 2
 
@@ -67,8 +67,8 @@ def test_a_thread_that_blocks_is_left_behind_and_takes_its_other_users_along(mon
 
 
 def test_only_so_many_blocked_threads_are_left_behind(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(threads, "MAX_BLOCKED", 2)
-    monkeypatch.setattr(threads, "_blocked", [])
+    monkeypatch.setattr(isolated, "MAX_BLOCKED", 2)
+    monkeypatch.setattr(isolated, "_blocked", [])
     blocked = []
     for _ in range(2):
         thread = take_thread()

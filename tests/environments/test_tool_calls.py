@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 
 import bough
-from bough.environments.base import Observation
+from bough.chat import hermes
+from bough.environments.base import MAX_TEXT, Observation
 from bough.environments.isolated import Isolated
-from bough.environments.observations import MAX_TEXT
-from bough.environments.tool_failures import ToolError
-from bough.environments.tools import ToolEnvironment
-from bough.speech import hermes
+from bough.environments.tools import ToolEnvironment, ToolError
 from bough.types import Message, Task, ToolCall
 from tests.environments.adapters.playing import ScriptedAgent, collected, problems
 

@@ -12,17 +12,15 @@ from typing import Any
 import pytest
 from pydantic_core import to_json
 
-from bough.config.rollouts import LimitsConfig
-from bough.environments import tool_failures
+from bough.chat import hermes
+from bough.config.groups import LimitsConfig
+from bough.environments import tools
 from bough.environments.base import EnvironmentFailedError, Observation
 from bough.environments.check import check
 from bough.environments.isolated import Isolated
-from bough.environments.tool_failures import is_infrastructure, raised_in
-from bough.environments.tools import ToolEnvironment, tool
-from bough.rollouts.attempt import attempts
+from bough.environments.tools import ToolEnvironment, is_infrastructure, raised_in, tool
 from bough.rollouts.collect import collect
-from bough.rollouts.runner import LocalRunner
-from bough.speech import hermes
+from bough.rollouts.runner import LocalRunner, attempts
 from bough.types import Message, Task, ToolCall, Trajectory
 from tests.rollouts.players import Script
 
@@ -135,7 +133,7 @@ class Calling(Shop):
 
 @pytest.fixture(autouse=True)
 def _nothing_logged_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_failures, "_logged", set())
+    monkeypatch.setattr(tools, "_logged", set())
 
 
 def said(name: str, **arguments: Any) -> Message:

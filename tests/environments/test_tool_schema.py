@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from bough.environments.tool_schema import ToolSchema
+from bough.environments.tools import ToolSchema
 
 
 class Colour(Enum):

@@ -4,13 +4,12 @@ from typing import Any
 
 import pytest
 
+from bough.chat import hermes
 from bough.cli import main
 from bough.environments.base import Observation
 from bough.environments.isolated import Isolated
-from bough.environments.tool_failures import ToolError
-from bough.environments.tools import ToolEnvironment, tool
+from bough.environments.tools import ToolEnvironment, ToolError, tool
 from bough.errors import InputError
-from bough.speech import hermes
 from bough.types import Message, Task, ToolCall
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tool_environment.py"

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from bough.evaluation.outcomes import Lost, Outcome
-from bough.evaluation.results import ModelResult
+from bough.evaluation.results import Lost, ModelResult, Outcome
 
 MEANING: dict[str, bool | None] = {"1": True, "0": False, "?": None}
 

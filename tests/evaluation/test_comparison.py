@@ -6,11 +6,10 @@ import pytest
 
 from bough.errors import InputError
 from bough.evaluation.comparison import compare, matched, task_differences
-from bough.evaluation.paired import better_p, difference_interval, sign_flip
-from bough.evaluation.power import outlook
+from bough.evaluation.intervals import anytime_p, difference_sequence
+from bough.evaluation.paired import better_p, difference_interval, outlook, sign_flip
 from bough.evaluation.results import ModelResult
-from bough.evaluation.sequential import anytime_p, difference_sequence
-from bough.terminal.evaluation import sentence
+from bough.terminal.tables import sentence
 from tests.evaluation.samples import binary, result
 from tests.later import Later
 

@@ -1,12 +1,6 @@
 import pytest
 
-from bough.evaluation.distributions import (
-    beta_cdf,
-    beta_quantile,
-    bisect,
-    normal_quantile,
-    student_quantile,
-)
+from bough.evaluation.intervals import beta_cdf, beta_quantile, bisect, normal_quantile, student_quantile
 from tests.later import Later
 
 stats = Later("scipy.stats")

@@ -1,8 +1,7 @@
 from bough.environments.tasks import digest
-from bough.evaluation.outcomes import Lost, Outcome, by_task, means
+from bough.evaluation.results import Lost, Outcome, by_task, means
 from bough.types import Message, Task, Trajectory, Turn
-from bough.worlds.household.locations import Locations
-from bough.worlds.household.mistakes import HouseholdRules
+from bough.worlds.household.mistakes import HouseholdRules, Locations
 from tests.evaluation.samples import outcomes
 
 REPLY = Message(role="assistant", content="go")

@@ -2,7 +2,7 @@ from itertools import combinations
 
 import pytest
 
-from bough.evaluation.pass_at_k import ladder, pass_all, pass_at
+from bough.evaluation.success import ladder, pass_all, pass_at
 
 
 @pytest.mark.parametrize(("successes", "attempts"), [(0, 4), (1, 4), (2, 4), (4, 4), (3, 8)])

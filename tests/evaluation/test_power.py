@@ -3,8 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from bough.evaluation.paired import sign_flip
-from bough.evaluation.power import outlook, tasks_needed
+from bough.evaluation.paired import outlook, sign_flip, tasks_needed
 
 
 def test_connors_formula_by_hand():

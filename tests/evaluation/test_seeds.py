@@ -3,9 +3,8 @@ import random
 
 import pytest
 
-from bough.evaluation.outcomes import Lost, Outcome
-from bough.evaluation.results import ModelResult
-from bough.evaluation.seeds import across_seeds, between_seeds, rate_of
+from bough.evaluation.results import Lost, ModelResult, Outcome
+from bough.evaluation.success import across_seeds, between_seeds, rate_of
 
 
 def run(solved: str, seed: int = 0) -> ModelResult:

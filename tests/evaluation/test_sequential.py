@@ -4,9 +4,16 @@ from functools import cache
 import numpy as np
 import pytest
 
-from bough.evaluation import sequential
-from bough.evaluation.intervals import Interval, wilson
-from bough.evaluation.sequential import FIRST_LOOK, anytime_p, confidence_sequence, difference_sequence, looks
+from bough.evaluation import intervals
+from bough.evaluation.intervals import (
+    FIRST_LOOK,
+    Interval,
+    anytime_p,
+    confidence_sequence,
+    difference_sequence,
+    looks,
+    wilson,
+)
 from tests.later import Later
 
 stats = Later("scipy.stats")
@@ -17,7 +24,7 @@ TIMES = (16, 25, 40, 80, 120, 200)
 @pytest.fixture
 def coarse(monkeypatch: pytest.MonkeyPatch):
     """Ends of intervals to four digits: how often they cover depends on no further one, and they take half the time."""
-    monkeypatch.setattr(sequential, "NEAR", 1e-4)
+    monkeypatch.setattr(intervals, "NEAR", 1e-4)
 
 
 @cache  # most runs meet counts that others have had
@@ -85,7 +92,7 @@ def test_the_bets_are_fair_under_every_claim():
 
 
 def _capital(values: list[float], mean: float) -> float:
-    from bough.evaluation.sequential import _log_capital
+    from bough.evaluation.intervals import _log_capital
 
     found, counts = np.unique(values, return_counts=True)
     return float(np.exp(_log_capital(found, counts, mean)))

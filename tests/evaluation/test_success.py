@@ -1,7 +1,6 @@
 import pytest
 
-from bough.evaluation.intervals import rate_interval, wilson
-from bough.evaluation.sequential import confidence_sequence
+from bough.evaluation.intervals import confidence_sequence, rate_interval, wilson
 from bough.evaluation.success import Measure, report
 from tests.evaluation.samples import binary, lost, outcomes
 

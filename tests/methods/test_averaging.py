@@ -3,8 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.methods.averaging import aggregation_weights
-from bough.methods.grpo import grpo_loss
+from bough.methods.grpo import aggregation_weights, grpo_loss
 
 
 def expand(lengths, how, **settings):

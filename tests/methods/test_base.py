@@ -8,13 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.ledger import Ledger
-from bough.methods.base import Examples, float_vectors, share
+from bough.ledger import Ledger, Mean, add_metrics
 from bough.methods.distill import Distill, DistillConfig
 from bough.methods.dpo import DPO
 from bough.methods.kto import KTO
 from bough.methods.sft import SFT, SFTConfig
-from bough.metrics import Mean, add_metrics
+from bough.training.method import Examples, float_vectors, share
 
 
 def test_a_mean_counts_only_what_its_mask_says():
@@ -105,7 +104,7 @@ def test_no_second_model_is_loaded_for_a_method_without_a_reference():
 
 @pytest.mark.parametrize("method", ["sft", "dpo", "grpo"])
 def test_a_method_loads_neither_torch_nor_anything_that_plays(method: str):
-    strangers = "torch transformers bough.engines bough.environments bough.worlds bough.rollouts bough.policy"
+    strangers = "torch transformers bough.engines bough.environments.base bough.worlds bough.rollouts bough.policy"
     code = (
         f"import bough.methods.{method}, sys; "
         f"sys.exit(' '.join(m for m in sys.modules if m.startswith(tuple({strangers.split()}))))"

@@ -1,10 +1,10 @@
 import pytest
 
-from bough.calls.builder import CallBuilder
-from bough.calls.template import load_template
+from bough.chat.builder import CallBuilder
+from bough.chat.template import load_template
 from bough.errors import RowError
 from bough.ledger import Ledger
-from bough.methods.call_source import CallSource
+from bough.methods.examples import CallSource
 from bough.methods.sft import SFT, SFTConfig
 from bough.types import Message, Task, Trajectory, Turn
 

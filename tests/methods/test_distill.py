@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from bough.calls.builder import CallBuilder
-from bough.calls.template import load_template
+from bough.chat.builder import CallBuilder
+from bough.chat.template import load_template
 from bough.errors import InputError
 from bough.methods.distill import Distill, DistillConfig, divergence_loss, sampled_reverse_kl
 from bough.methods.grpo import GroupExample

@@ -6,11 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.calls.builder import CallBuilder
-from bough.calls.template import load_template
+from bough.chat.builder import CallBuilder
+from bough.chat.template import load_template
 from bough.errors import InputError
+from bough.ledger import add_metrics
 from bough.methods.dpo import DPO, DPOConfig, PairLossType, Preference, Sides, dpo_loss
-from bough.metrics import add_metrics
 from bough.types import Call, Message, Pair, Task, Turn
 
 LN2 = math.log(2)

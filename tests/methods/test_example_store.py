@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bough.methods.base import Columns, Example
 from bough.methods.dpo import Preference
 from bough.methods.example_store import (
     COLUMNS,
@@ -20,6 +19,7 @@ from bough.methods.example_store import (
 )
 from bough.methods.grpo import GroupExample
 from bough.methods.sft import Demonstration
+from bough.training.method import Columns, Example
 from bough.types import Call
 
 RNG = random.Random(0)

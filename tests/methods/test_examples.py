@@ -2,15 +2,15 @@ from pathlib import Path
 
 import pytest
 
-from bough.calls.builder import CallBuilder
-from bough.calls.template import load_template
+from bough.chat.builder import CallBuilder
+from bough.chat.template import load_template
+from bough.data.reader import read
+from bough.data.writer import Writer
 from bough.errors import InputError
 from bough.ledger import Ledger
 from bough.methods.dpo import DPO, DPOConfig
 from bough.methods.examples import count_calls
 from bough.methods.sft import SFT, SFTConfig
-from bough.trajectories.reader import read
-from bough.trajectories.writer import Writer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BUILDER = CallBuilder(load_template("tiny"))

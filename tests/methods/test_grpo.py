@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bough.errors import InputError
-from bough.methods.grpo import GRPOConfig
-from bough.methods.surrogate import grpo_loss
-from bough.metrics import add_metrics
+from bough.ledger import add_metrics
+from bough.methods.grpo import GRPOConfig, grpo_loss
 
 
 def one_token(ratio, advantage, **settings):

@@ -7,15 +7,14 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from bough.calls.builder import CallBuilder
-from bough.calls.template import load_template
+from bough.chat.builder import CallBuilder
+from bough.chat.template import load_template
+from bough.data.writer import Writer
 from bough.errors import InputError, RowError
 from bough.ledger import Ledger
 from bough.methods.examples import CallSource
-from bough.methods.grpo import GRPO, GroupExample, GRPOConfig
-from bough.methods.surrogate import sampler_logprobs
+from bough.methods.grpo import GRPO, GroupExample, GRPOConfig, sampler_logprobs
 from bough.online.grpo import OnlineGRPO
-from bough.trajectories.writer import Writer
 from bough.types import Call, Group, Message, Task, Trajectory, Turn
 
 HI = [Message(role="user", content="Hi")]

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 import torch
 
-from bough.calls.builder import CallBuilder
-from bough.calls.template import load_template
+from bough.chat.builder import CallBuilder
+from bough.chat.template import load_template
 from bough.cli import main
 from bough.errors import InputError, RowError
-from bough.methods.base import Example
 from bough.methods.dpo import DPOConfig
 from bough.methods.kto import KTO, Judged, Mismatched, _judged, _sums, divergence, kto_loss, mismatched, partners
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 from bough.policy.reference import Reference
-from bough.training.metrics_file import MetricsFile
+from bough.training.loop import MetricsFile
+from bough.training.method import Example
 from bough.training.step import Step
 from bough.types import Call, Group, Message, Pair, Task, Trajectory, Turn
 

@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 
-from bough.calls.builder import CallBuilder
-from bough.calls.template import load_template
+from bough.chat.builder import CallBuilder
+from bough.chat.template import load_template
+from bough.data.reader import read
 from bough.errors import BoughError, InputError
-from bough.methods import example_cache, examples, preparation
-from bough.methods.base import Examples
+from bough.methods import example_store, examples
+from bough.methods import examples as example_cache
 from bough.methods.dpo import DPO, DPOConfig
-from bough.methods.example_cache import cache_name
+from bough.methods.examples import cache_name
 from bough.methods.grpo import GRPO, OF_EXAMPLES, GRPOConfig
 from bough.methods.sft import SFT, SFTConfig
-from bough.trajectories.reader import read
+from bough.training.method import Examples
 from bough.types import Group, Pair, Trajectory
 from tests.warm import Warm
 
@@ -34,9 +35,9 @@ EPISODES = (ROOT / "examples" / "household.jsonl").read_text().splitlines()
 def large(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Every file counts as large, there are three workers, and the cache is this folder."""
     monkeypatch.setattr(examples, "LARGE", 0)
-    monkeypatch.setattr(preparation, "num_workers", lambda: 3)
-    monkeypatch.setattr(preparation, "AHEAD", 1)
-    monkeypatch.setattr("bough.trajectories.reader.ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(example_store, "num_workers", lambda: 3)
+    monkeypatch.setattr(example_store, "AHEAD", 1)
+    monkeypatch.setattr("bough.data.reader.ROWS_AT_ONCE", 2)
     monkeypatch.setenv("BOUGH_CACHE", str(tmp_path / "cache"))
     return tmp_path
 
@@ -86,7 +87,7 @@ def test_a_kept_file_is_not_prepared_again(large: Path, monkeypatch: pytest.Monk
     def refuse(*_: Any) -> Iterator[Any]:
         raise AssertionError("prepared again")
 
-    monkeypatch.setattr(preparation, "prepared", refuse)
+    monkeypatch.setattr(example_store, "prepared", refuse)
     assert seen(sft(file)) == before
     with pytest.raises(AssertionError, match="prepared again"):
         sft(file, step_weighted_loss=True)

@@ -5,11 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.calls.builder import CallBuilder
-from bough.calls.template import load_template
-from bough.formats.kto import LABEL
+from bough.chat.builder import CallBuilder
+from bough.chat.template import load_template
+from bough.data.kto import LABEL
+from bough.ledger import add_metrics
 from bough.methods.sft import SFT, Demonstration, SFTConfig, sft_loss, step_weights
-from bough.metrics import add_metrics
 from bough.types import Call, Message, Task, Trajectory, Turn
 
 REWARDS = st.lists(st.none() | st.floats(-1e6, 1e6), min_size=1, max_size=8)

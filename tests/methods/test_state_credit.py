@@ -7,16 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bough.errors import RowError
-from bough.methods.advantages import group_advantages
-from bough.methods.grpo import GRPO, GRPOConfig
-from bough.methods.state_credit import (
+from bough.methods.advantages import (
     StateLevel,
     Step,
     compare_by_state,
     graph_values,
+    group_advantages,
     lookahead,
     state_call_advantages,
 )
+from bough.methods.grpo import GRPO, GRPOConfig
 from bough.types import Group, Message, Task, Trajectory, Turn
 
 TASK = Task(id="t")

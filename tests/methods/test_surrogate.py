@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.methods.surrogate import clipped, entropy_gain, grpo_loss, importance_weights, k3, sampler_logprobs
+from bough.methods.grpo import clipped, entropy_gain, grpo_loss, importance_weights, k3, sampler_logprobs
 from bough.types import Call
 
 CLIPS = ("clip_high_fraction", "clip_low_fraction", "dual_clip_fraction")

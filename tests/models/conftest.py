@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bough.models import smollm2
+from bough.models import resolve
 
 
 @pytest.fixture
@@ -17,4 +17,4 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def smollm2_folder() -> Path:
     """The real model in the user's own cache, so that it is fetched once and not once per run."""
-    return smollm2.local_folder()
+    return resolve.smollm2_folder()

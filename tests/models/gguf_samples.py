@@ -8,7 +8,7 @@ import transformers
 from packaging.version import Version
 from tokenizers import Regex, normalizers, pre_tokenizers
 
-from bough.models.gguf_vocabulary import QWEN2_RULE
+from bough.models.gguf_tokenizer import QWEN2_RULE
 from bough.models.resolve import load_tokenizer
 
 # What is wrong there is the reading, not the file.

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from transformers import BloomConfig, GPT2Config, LlamaConfig, Qwen3Config
 
-from bough.models.context import context_length, context_of
-from bough.models.resolve import resolve
+from bough.models.resolve import context_length, context_of, resolve
 from bough.models.tiny import CONTEXT
 
 

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bough.models import digest
-from bough.models.digest import file_digest, folder_digest, model_digest
-from bough.models.resolve import resolve
+from bough.models import resolve as digest
+from bough.models.resolve import file_digest, folder_digest, model_digest, resolve
 
 
 @pytest.fixture

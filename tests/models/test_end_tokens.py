@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bough.calls.template import load_template
-from bough.models.end_tokens import end_token_ids
-from bough.models.resolve import resolve
+from bough.chat.template import load_template
+from bough.models.resolve import end_token_ids, resolve
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from gguf import GGUFReader
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 from bough.errors import InputError
-from bough.models.gguf_file import write_gguf
+from bough.models.gguf_write import write_gguf
 from bough.models.resolve import load_tokenizer
 from tests.models.gguf_samples import (
     FAMILIES,

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from bough.errors import InputError
-from bough.models.gguf_config import model_config
-from bough.models.gguf_file import write_gguf
-from bough.models.gguf_header import Header, TensorInfo, read_header
+from bough.models.gguf_read import Header, TensorInfo, model_config, read_header
+from bough.models.gguf_write import write_gguf
 from tests.models.gguf_samples import make_model, make_tokenizer
 
 

@@ -14,14 +14,11 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM
 
 from bough.errors import BoughError, InputError
-from bough.models import gguf_import, resolve
-from bough.models.digest import model_digest
-from bough.models.gguf_config import llama3_positions
-from bough.models.gguf_file import write_gguf
-from bough.models.gguf_source import GGUFSource, gguf_source
+from bough.models import gguf_read, resolve
+from bough.models.gguf_read import GGUFSource, gguf_source, llama3_positions
 from bough.models.gguf_tokenizer import LLAMA3_RULE
-from bough.models.names import model_name
-from bough.models.weights import stamp
+from bough.models.gguf_write import write_gguf
+from bough.models.resolve import model_digest, model_name, stamp
 from bough.policy.load import base_and_adapter
 from tests.models.gguf_samples import FAMILIES, NUM_ROWS, SHAPE, SPLIT_OF, make_model, make_tokenizer
 from tests.models.test_gguf_file import IDS, TEXTS, largest_difference
@@ -46,7 +43,7 @@ def imported(path: Path) -> tuple[Any, Any]:
     """The model and the tokenizer of a file, through a folder as a user loads them."""
     folder = path.parent / "folder"
     folder.mkdir()
-    gguf_import.convert(path, folder)
+    gguf_read.convert(path, folder)
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval(), resolve.load_tokenizer(str(folder))
 
 
@@ -200,7 +197,7 @@ def test_a_sentence_piece_tokenizer_that_lost_its_merges_is_refused(tmp_path: Pa
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", again)
     (tmp_path / "folder").mkdir()
     with pytest.raises(InputError, match="loses the merges of its tokenizer"):
-        gguf_import.convert(tmp_path / "model.gguf", tmp_path / "folder")
+        gguf_read.convert(tmp_path / "model.gguf", tmp_path / "folder")
 
 
 def test_llama_3_splits_numbers_by_three_and_its_positions_are_scaled(tmp_path: Path):
@@ -264,24 +261,24 @@ def test_what_would_be_read_wrongly_is_refused(texts: dict, tensors: dict, said:
     path, *_ = written(tmp_path, "llama")
     rewrite(path, tmp_path / "other.gguf", texts, tensors)
     with pytest.raises(InputError, match=said):
-        gguf_import.convert(tmp_path / "other.gguf", tmp_path)
+        gguf_read.convert(tmp_path / "other.gguf", tmp_path)
 
 
 def in_this_process(module: str, *arguments: str, **environment: str) -> None:
     """The program that converts, without the seconds that another interpreter takes."""
-    assert module == gguf_import.__name__ and environment == {"HF_HUB_OFFLINE": "1"}
+    assert module == gguf_read.__name__ and environment == {"HF_HUB_OFFLINE": "1"}
     try:
-        gguf_import.main(*map(Path, arguments))
+        gguf_read.main(*map(Path, arguments))
     except SystemExit as error:
         raise BoughError(f"it failed: {error}") from None
 
 
 def test_a_file_is_converted_once_wherever_it_is_named(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(gguf_import, "run_module", in_this_process)
+    monkeypatch.setattr(gguf_read, "run_module", in_this_process)
     path, model, tokenizer = written(tmp_path, "qwen3")
     folder = resolve.resolve(str(path))
     assert isinstance(folder, Path) and folder.parent == cache / "models"
-    monkeypatch.setattr(gguf_import, "run_module", None)  # a second conversion would fail
+    monkeypatch.setattr(gguf_read, "run_module", None)  # a second conversion would fail
     moved = path.rename(tmp_path / "renamed.gguf")
     assert resolve.resolve(str(moved)) == folder
     assert gguf_source(str(folder)) == GGUFSource("model.gguf")
@@ -303,7 +300,7 @@ def test_an_adapter_whose_converted_base_is_gone_asks_for_the_file(tmp_path: Pat
 def test_a_conversion_that_is_refused_says_why_and_leaves_nothing(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(gguf_import, "run_module", in_this_process)
+    monkeypatch.setattr(gguf_read, "run_module", in_this_process)
     path, *_ = written(tmp_path, "llama")
     rewrite(path, tmp_path / "other.gguf", {"tokenizer.ggml.pre": "klingon"}, {})
     with pytest.raises(InputError, match=r"other\.gguf: its tokenizer splits text by the rule 'klingon'"):

@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from bough.models.gguf_vocabulary import SPLITS, Vocabulary
+from bough.models.gguf_tokenizer import SPLITS, Vocabulary
 from tests.models.gguf_samples import make_tokenizer
 
 NUM_TOKENS = 1024

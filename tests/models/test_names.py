@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from bough.models.digest import folder_digest
-from bough.models.names import agent_name, model_name
+from bough.models.resolve import agent_name, folder_digest, model_name
 
 
 def test_an_agent_is_its_model_its_adapter_and_the_adapters_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

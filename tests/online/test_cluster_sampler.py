@@ -10,23 +10,21 @@ from typing import Any
 import pytest
 import torch
 
-from bough.cluster.connection import ClusterLostError
-from bough.cluster.weights import Publisher
+from bough.commands.train import train_grpo
 from bough.errors import InputError
 from bough.event_loop import BackgroundLoop
-from bough.online import cluster_sampler
-from bough.online.cluster_sampler import ClusterSampler, VersionedRunner
-from bough.online.meter import Meter
-from bough.online.worker_agents import VersionedAttempt
-from bough.rollouts.attempt import Attempt
-from bough.rollouts.runner import Images, LocalRunner
-from bough.train import grpo
+from bough.online import cluster
+from bough.online.cluster import ClusterSampler, VersionedAttempt, VersionedRunner
+from bough.online.samplers import Meter
+from bough.rollouts.ray import ClusterLostError
+from bough.rollouts.ray_weights import Publisher
+from bough.rollouts.runner import Attempt, Images, LocalRunner
 from bough.training.checkpoint import checkpoints
-from bough.training.source import PausedError
+from bough.training.plan import PausedError
 from bough.types import Message, Task, Trajectory
-from tests.cluster.test_weights import Shelf
 from tests.online.letters import Letters
 from tests.online.test_online import settings
+from tests.rollouts.ray.test_weights import Shelf
 
 ATTEMPT = Attempt("a#0", Task(id="a"), 7, temperature=0.5)
 
@@ -83,9 +81,9 @@ def test_the_gpu_that_this_process_trains_on_is_not_for_workers(
         given.update(settings)
         yield
 
-    monkeypatch.setattr(cluster_sampler, "cluster_runner", noted)
-    monkeypatch.setattr(cluster_sampler, "Publisher", lambda **_: None)
-    monkeypatch.setattr(cluster_sampler.PolicyAgents, "of", lambda *_: None)
+    monkeypatch.setattr(cluster, "cluster_runner", noted)
+    monkeypatch.setattr(cluster, "Publisher", lambda **_: None)
+    monkeypatch.setattr(cluster.PolicyAgents, "of", lambda *_: None)
     policy: Any = SimpleNamespace(device=torch.device(device))
     with closing(BackgroundLoop()) as loop:
         ClusterSampler(settings(tmp_path, cluster="auto", learners=learners), policy, Letters, loop)
@@ -107,5 +105,5 @@ def test_a_cluster_that_is_gone_pauses_the_run_with_its_weights_saved(tmp_path: 
     with pytest.raises(
         PausedError, match="batch 1 cannot be played: the cluster has had no worker for 600 s; the weig"
     ):
-        grpo(settings(tmp_path, max_steps=2, save_steps=9))
+        train_grpo(settings(tmp_path, max_steps=2, save_steps=9))
     assert [one.step for one in checkpoints(tmp_path / "checkpoints")] == [1]

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 import torch
 
-from bough.calls.template import load_template
+from bough.chat.template import load_template
+from bough.commands.train import train_distill
 from bough.engines.base import EngineError
 from bough.errors import InputError
 from bough.methods.distill import DistillConfig
-from bough.online import teacher_server
-from bough.online.teacher_server import TeacherServer
+from bough.online import teacher as teacher_server
+from bough.online.teacher import TeacherServer
 from bough.policy.policy import Policy
-from bough.policy.saving import save_policy
-from bough.train import distill
-from bough.training.metrics_file import MetricsFile
+from bough.policy.save import save_policy
+from bough.training.loop import MetricsFile
 from bough.types import Call
 from tests.engines.stand_in import Json, Reply, StandIn, serving
 
@@ -49,7 +49,7 @@ def trained(folder: Path, teacher: str | Path, **more: Any) -> list[dict[str, An
         "batch_size": 4, "max_new_tokens": 8, "learning_rate": 1e-2, "lr_scheduler": "constant", "warmup_ratio": 0.0,
         "watch": False,
     }  # fmt: skip
-    distill(DistillConfig(**values | more))
+    train_distill(DistillConfig(**values | more))
     return list(MetricsFile.read(folder / "metrics.jsonl"))
 
 
@@ -69,7 +69,7 @@ def test_another_tokenizer_is_refused_with_a_sentence(tmp_path: Path, monkeypatc
     def load(name: str, *more: Any) -> Any:
         return type("Template", (), {"tokenizer": other})() if name == "far" else real
 
-    monkeypatch.setattr("bough.online.distill.load_template", load)
+    monkeypatch.setattr("bough.online.teacher.load_template", load)
     with pytest.raises(
         InputError, match=r"far has another tokenizer than tiny: the token 'zebra' is \d+ there and missi"
     ):

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from bough.online.episode_files import EpisodeFiles
+from bough.online.files import EpisodeFiles
 from bough.types import Message, Task, Trajectory
 
 

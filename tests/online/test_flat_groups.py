@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from bough.commands.train import train_grpo
 from bough.methods.grpo import GRPOConfig
-from bough.online.flat_groups import ENOUGH, FlatGroups, kind_of
-from bough.train import grpo
+from bough.online.gather import ENOUGH, FlatGroups, kind_of
 from bough.types import Group, Message, Task, ToolCall, Trajectory, Turn
 from tests.online.test_online import settings
 
@@ -102,7 +102,7 @@ def test_a_warning_comes_once_and_only_if_most_groups_teach_nothing(caplog: pyte
 
 def test_a_run_warns_in_time_to_change_its_settings(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     """Fifteen of sixteen tasks always pay the same."""
-    grpo(
+    train_grpo(
         settings(
             tmp_path, environment="tests.online.letters:Rare", resample=16.0, max_steps=1, batch_size=1, group_size=2
         )

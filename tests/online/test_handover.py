@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bough.online.handover import PREFIX, HandoverFolder
+from bough.online.vllm import PREFIX, HandoverFolder
 
 
 def test_a_folder_is_deleted_at_the_end(tmp_path: Path):

@@ -8,7 +8,7 @@ from bough.errors import InputError
 from bough.methods.distill import DistillConfig
 from bough.methods.grpo import GRPOConfig
 from bough.online.learners import with_learners
-from bough.training.counters import Counters
+from bough.training.checkpoint import Counters
 from bough.training.run import Trained
 from tests.online.test_online import settings
 
@@ -27,7 +27,9 @@ def test_learners_are_not_started_by_each_of_several_processes(tmp_path: Path, m
 
 def test_learners_train_on_the_cluster_of_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     started = []
-    monkeypatch.setattr("bough.cluster.learners.train_with_learners", lambda *given: started.append(given) or TRAINED)
+    monkeypatch.setattr(
+        "bough.rollouts.ray_learners.train_with_learners", lambda *given: started.append(given) or TRAINED
+    )
     config = settings(tmp_path, cluster="auto", learners=2)
     assert with_learners(config, train) is TRAINED
     assert started == [(config, config.cluster, train)]

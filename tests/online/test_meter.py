@@ -2,9 +2,9 @@ import asyncio
 
 import pytest
 
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import SamplingConfig
 from bough.engines.base import EngineError, Generated
-from bough.online.meter import Meter, MeteredEngine
+from bough.online.samplers import Meter, MeteredEngine
 
 
 class Clock:

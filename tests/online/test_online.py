@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 import torch
 
+from bough.commands.train import train_grpo
+from bough.data.reader import read
 from bough.engines.local.engine import LocalEngine
 from bough.errors import BoughError, InputError
 from bough.methods.grpo import GRPOConfig
-from bough.online.watch import Watch
+from bough.online.source import Watch
 from bough.policy.policy import Policy
-from bough.rollouts.attempt import Attempt
 from bough.rollouts.collect import play_attempt
-from bough.train import grpo
-from bough.training.metrics_file import MetricsFile
-from bough.training.source import PausedError
+from bough.rollouts.runner import Attempt
+from bough.training.loop import MetricsFile
+from bough.training.plan import PausedError
 from bough.training.step import Step
-from bough.trajectories.reader import read
 from bough.types import Group, Trajectory
+from tests.environments.judging_server import judging
 from tests.online import letters
-from tests.rewards.judging_server import judging
 
 LETTERS = "tests.online.letters:Letters"
 
@@ -45,7 +45,7 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 def test_the_reward_rises_in_a_world_that_is_played_in(tmp_path: Path):
     few = {"max_new_tokens": 4, "top_k": 12, "batch_size": 4, "group_size": 8, "eval_tasks": 8}
-    grpo(settings(tmp_path, max_steps=8, use_lora=True, learning_rate=1e-2, eval_every=7, **few))
+    train_grpo(settings(tmp_path, max_steps=8, use_lora=True, learning_rate=1e-2, eval_every=7, **few))
     lines = metrics(tmp_path)
     assert lines[-1]["reward"] > 2 * lines[0]["reward"], [line["reward"] for line in lines]
     evaluated = [line["eval_success"] for line in lines if "eval_success" in line]
@@ -70,14 +70,14 @@ def test_online_a_run_that_memory_runs_out_for_goes_on_with_gradient_checkpointi
 
     monkeypatch.setattr(Step, "run", run)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    counters = grpo(settings(tmp_path, max_steps=3, max_new_tokens=4, token_budget=1024, **more)).counters
+    counters = train_grpo(settings(tmp_path, max_steps=3, max_new_tokens=4, token_budget=1024, **more)).counters
     assert (counters.step, counters.budget, counters.gradient_checkpointing) == (3, 512, True)
     assert "trying step 2 again with gradient checkpointing" in caplog.text
     assert all(line["logprob_gap_max"] < 1e-4 for line in metrics(tmp_path) if not more.get("max_staleness"))
 
 
 def test_mini_batches_and_passes_leave_the_policy_behind(tmp_path: Path):
-    grpo(settings(tmp_path, max_steps=4, updates=2, passes=2))
+    train_grpo(settings(tmp_path, max_steps=4, updates=2, passes=2))
     lines = metrics(tmp_path)
     assert [line["epoch"] for line in lines] == [0, 0, 0, 0]
     assert lines[0]["ratio"] == pytest.approx(1, abs=1e-4)
@@ -104,7 +104,7 @@ class WholeRuns:
     def run(self, *, updates: int = 1) -> Path:
         folder = self.folder / f"{updates}"
         if not (folder / "final").exists():
-            grpo(settings(folder, save_steps=1, save_total_limit=9, updates=updates))
+            train_grpo(settings(folder, save_steps=1, save_total_limit=9, updates=updates))
         return folder
 
     def cut_after(self, folder: Path, step: int, *, updates: int = 1) -> None:
@@ -142,7 +142,7 @@ def test_a_run_that_was_cut_short_ends_in_the_same_bits(
 ):
     whole = whole_runs.run(updates=updates)
     whole_runs.cut_after(tmp_path, killed_after, updates=updates)
-    resumed = grpo(settings(tmp_path, updates=updates, resume=True))
+    resumed = train_grpo(settings(tmp_path, updates=updates, resume=True))
     weights = [(folder / "final/adapter_model.safetensors").read_bytes() for folder in (whole, tmp_path)]
     assert weights[0] == weights[1]
     assert resumed.ledgers == json.loads((whole / "ledger.json").read_text())
@@ -170,7 +170,7 @@ def test_a_batch_on_file_is_replayed_again_if_nothing_has_changed(
     whole_runs.cut_after(tmp_path, step, updates=updates)
     replayed.clear()
     # Neither the learning rate nor a longer run changes what is on file.
-    grpo(settings(tmp_path, updates=updates, max_steps=4 if updates == 2 else 2, resume=True, learning_rate=1e-4))
+    train_grpo(settings(tmp_path, updates=updates, max_steps=4 if updates == 2 else 2, resume=True, learning_rate=1e-4))
     assert replayed == []
 
 
@@ -182,7 +182,7 @@ def test_a_batch_of_other_settings_is_played_again(
     whole_runs.cut_after(tmp_path, step, updates=updates)
     assert longest_reply(tmp_path, number) == 8
     shorter = settings(tmp_path, updates=updates, max_steps=(number + 1) * updates, resume=True, max_new_tokens=3)
-    trained = grpo(shorter)
+    trained = train_grpo(shorter)
     assert f"{number:05}.jsonl was sampled with different settings or weights" in caplog.text
     assert longest_reply(tmp_path, number) == 3
     assert metrics(tmp_path)[step]["reply_tokens"] <= 3, "the log has the numbers of what was learnt from"
@@ -193,7 +193,7 @@ def test_a_batch_of_other_weights_is_played_again(tmp_path: Path, whole_runs: Wh
     """With another learning rate the weights after the resumed step are not those that sampled the next batch."""
     whole_runs.cut_after(tmp_path, 1)
     replayed.clear()
-    grpo(settings(tmp_path, max_steps=3, resume=True, learning_rate=0.1))
+    train_grpo(settings(tmp_path, max_steps=3, resume=True, learning_rate=0.1))
     assert len(replayed) == 8, "batch 1 is of the weights of the checkpoint, batch 2 is not"
     assert metrics(tmp_path)[2]["mismatch_kl"] < 1e-6
 
@@ -206,7 +206,7 @@ def test_half_of_a_batch_is_not_resumed_in_its_middle(
     whole_runs.cut_after(tmp_path, 3, updates=2)
     (tmp_path / "rollouts" / missing).unlink()
     replayed.clear()
-    grpo(settings(tmp_path, updates=2, resume=True))
+    train_grpo(settings(tmp_path, updates=2, resume=True))
     assert len(replayed) == 8
     assert metrics(tmp_path)[3]["approx_kl"] == pytest.approx(0, abs=1e-6), "it was played with the weights of step 3"
 
@@ -218,25 +218,25 @@ def test_another_batch_in_place_of_the_one_that_was_learnt_from_is_played_again(
     for path in (tmp_path / "rollouts").glob("00000.*"):
         shutil.copy(path, path.with_stem("00001"))
     replayed.clear()
-    grpo(settings(tmp_path, updates=2, resume=True))
+    train_grpo(settings(tmp_path, updates=2, resume=True))
     assert len(replayed) == 8
 
 
 def test_a_world_that_is_broken_from_the_start_is_an_error_with_its_own_words(tmp_path: Path):
     config = settings(tmp_path, environment="tests.online.letters:Broken", retries=0)
     with pytest.raises(BoughError, match=r"batch 0 .*: 8 of 8 episodes were lost; .*the browser is gone") as error:
-        grpo(config)
+        train_grpo(config)
     assert error.value.exit_code == 1 and not (tmp_path / "final").exists()
 
 
 def test_a_world_that_breaks_for_good_stops_the_run_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     world = {"environment": "tests.online.letters:BrokenLater", "retries": 0, "max_steps": 3}
     with pytest.raises(PausedError, match=r"(?s)batch 2.*: 8 of 8 episodes were lost; .*the browser is gone.*--resume"):
-        grpo(settings(tmp_path, **world))
+        train_grpo(settings(tmp_path, **world))
     assert not (tmp_path / "final").exists()
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
     monkeypatch.setattr(letters.BrokenLater, "begin", 1000)
-    assert grpo(settings(tmp_path, resume=True, **world)).counters.step == 3
+    assert train_grpo(settings(tmp_path, resume=True, **world)).counters.step == 3
 
 
 def slow_judge(trajectory: Trajectory) -> float:
@@ -252,10 +252,10 @@ def test_a_reward_that_hangs_stops_the_run_and_loses_nothing(tmp_path: Path, mon
     judged = {"rewards": {f"{__name__}:slow_judge": 1.0}, "reward_timeout_s": 1.0, "max_steps": 3}
     said = r"(?s)batch 2 cannot be scored: the reward slow_judge took longer than 1 s \(.*test_online\.py:\d+.*--resu"
     with pytest.raises(PausedError, match=said):
-        grpo(settings(tmp_path, **judged))
+        train_grpo(settings(tmp_path, **judged))
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
     monkeypatch.setattr(slow_judge, "hangs", False)
-    assert grpo(settings(tmp_path, resume=True, **judged)).counters.step == 3
+    assert train_grpo(settings(tmp_path, resume=True, **judged)).counters.step == 3
 
 
 def test_a_few_lost_episodes_are_counted_and_their_groups_go_on_without_them(
@@ -263,7 +263,7 @@ def test_a_few_lost_episodes_are_counted_and_their_groups_go_on_without_them(
 ):
     monkeypatch.setattr(letters.Counting, "begun", Counter())
     config = settings(tmp_path, environment="tests.online.letters:Flaky", retries=0, max_steps=1)
-    trained = grpo(config)
+    trained = train_grpo(config)
     groups, calls, episodes = trained.ledgers
     assert groups == {"item": "groups", "in": 3, "kept": 2, "dropped": {"lost": 1}}
     assert calls == {"item": "calls", "in": 6, "kept": 6, "dropped": {}}
@@ -279,23 +279,23 @@ def test_a_world_that_loses_most_episodes_is_not_out_of_tasks(tmp_path: Path, mo
     monkeypatch.setattr(letters.Counting, "begun", Counter())
     config = settings(tmp_path, environment="tests.online.letters:MostlyLost", retries=0)
     with pytest.raises(BoughError, match=r"12 of 16 episodes were lost; .*the browser is gone"):
-        grpo(config)
+        train_grpo(config)
 
 
 def test_held_out_tasks_that_cannot_be_played_are_an_error(tmp_path: Path):
     world = {"environment": "tests.online.letters:BrokenHeldOut", "retries": 0}
     with pytest.raises(BoughError, match=r"3 of 3 episodes were lost; .*the browser is gone"):
-        grpo(settings(tmp_path, eval_every=1, eval_tasks=3, **world))
+        train_grpo(settings(tmp_path, eval_every=1, eval_tasks=3, **world))
 
 
 def test_calls_without_an_advantage_are_not_counted_as_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(letters.Counting, "begun", Counter())
-    trained = grpo(settings(tmp_path, environment="tests.online.letters:Unsure", max_steps=1))
+    trained = train_grpo(settings(tmp_path, environment="tests.online.letters:Unsure", max_steps=1))
     assert trained.ledgers[1] == {"item": "calls", "in": 8, "kept": 6, "dropped": {"no_weight": 2}}
 
 
 def test_at_another_temperature_the_first_update_is_on_policy(tmp_path: Path):
-    grpo(settings(tmp_path, temperature=0.7, max_steps=2, updates=2, eval_every=1, eval_tasks=2))
+    train_grpo(settings(tmp_path, temperature=0.7, max_steps=2, updates=2, eval_every=1, eval_tasks=2))
     calls = [turn.call for group in batch(tmp_path, 0) for a in group.attempts for turn in a.turns if turn.call]
     assert {(call.temperature, call.logprobs_temperature) for call in calls} == {(0.7, 0.7)}
     model = Policy.load("tiny").eval().base
@@ -317,9 +317,9 @@ def test_a_temperature_of_zero_is_refused(tmp_path: Path):
 
 
 def test_cuts_are_said_to_be_off_policy(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    grpo(settings(tmp_path / "whole", max_steps=1))
+    train_grpo(settings(tmp_path / "whole", max_steps=1))
     assert "off-policy" not in caplog.text
-    grpo(settings(tmp_path / "cut", max_steps=2, top_p=0.9))
+    train_grpo(settings(tmp_path / "cut", max_steps=2, top_p=0.9))
     assert caplog.text.count("training is slightly off-policy") == 1
     counts = {name: [line.get("calls_off_policy") for line in metrics(tmp_path / name)] for name in ("whole", "cut")}
     assert counts == {"whole": [None], "cut": [8, 8]}
@@ -329,7 +329,7 @@ def test_a_policy_is_not_used_before_the_sampler_has_let_go_of_it(tmp_path: Path
     events: list[str] = []
     for kind, name in ((LocalEngine, "generate"), (LocalEngine, "renew"), (LocalEngine, "rest"), (Policy, "forward")):
         monkeypatch.setattr(kind, name, _told(events, name, getattr(kind, name)))
-    grpo(settings(tmp_path, max_steps=2, updates=2, eval_every=1, eval_tasks=2))
+    train_grpo(settings(tmp_path, max_steps=2, updates=2, eval_every=1, eval_tasks=2))
     changes = [(now, then) for now, then in pairwise(events) if now != then]
     assert {then for now, then in changes if now == "generate"} == {"rest"}
     assert {then for now, then in changes if now == "renew"} == {"rest"}
@@ -350,29 +350,29 @@ def test_groups_that_teach_nothing_are_replaced_up_to_a_budget(tmp_path: Path, w
     config = settings(tmp_path, environment=f"tests.online.letters:{world}", resample=3.0, **few)
     said = r"the first tasks teach nothing \(24 groups in, 0 kept, 24 dropped \(24 zero_variance\)"
     with pytest.raises(BoughError, match=said) as error:
-        grpo(config)
+        train_grpo(config)
     assert "in 24 of them all attempts failed (try easier tasks, --reset-file" in str(error.value)
     assert list((tmp_path / "rollouts").iterdir()) == [], "the same settings must not be stuck with it"
-    assert grpo(settings(tmp_path, max_steps=1, resume=True, **few)).counters.step == 1
+    assert train_grpo(settings(tmp_path, max_steps=1, resume=True, **few)).counters.step == 1
 
 
 def test_a_run_that_ran_out_of_tasks_that_teach_goes_on_with_other_settings(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     world = {"environment": "tests.online.letters:Gap", "group_size": 3, "max_new_tokens": 6, "max_steps": 3}
-    ended = grpo(settings(tmp_path, resample=1.0, **world))
+    ended = train_grpo(settings(tmp_path, resample=1.0, **world))
     assert "Batch 2 teaches nothing" in caplog.text and "all attempts failed (try easier tasks" in caplog.text
     assert ended.counters.step == 2 and not list((tmp_path / "rollouts").glob("00002*"))
     assert ended.ledgers[0] == {"item": "groups", "in": 12, "kept": 4, "dropped": {"zero_variance": 8}}
-    resumed = grpo(settings(tmp_path, resample=8.0, resume=True, **world))
+    resumed = train_grpo(settings(tmp_path, resample=8.0, resume=True, **world))
     assert resumed.counters.step == 3
 
 
 def test_below_the_floor_a_batch_gets_the_entropy_bonus(tmp_path: Path):
-    grpo(settings(tmp_path, max_steps=2, batch_size=1, entropy_coef=0.5, entropy_floor=1.0))
+    train_grpo(settings(tmp_path, max_steps=2, batch_size=1, entropy_coef=0.5, entropy_floor=1.0))
     first, second = metrics(tmp_path)
     assert first["entropy"] > 1 and first["entropy_coef"] == 0.0 == second["entropy_coef"]
-    grpo(settings(tmp_path, max_steps=3, batch_size=1, entropy_coef=0.5, entropy_floor=100.0, resume=True))
+    train_grpo(settings(tmp_path, max_steps=3, batch_size=1, entropy_coef=0.5, entropy_floor=100.0, resume=True))
     assert metrics(tmp_path)[-1]["entropy_coef"] == 0.5
     # The bonus is in the loss: half a nat per nat of entropy, less the advantages, which add up to zero per token.
     assert metrics(tmp_path)[-1]["loss"] < first["loss"] - 0.5
@@ -393,13 +393,13 @@ def test_an_entropy_floor_without_effect_is_refused(tmp_path: Path, more: dict[s
 def test_what_teaches_is_what_the_objective_can_tell_apart(tmp_path: Path):
     """Every attempt has one point, in its first turn or in its second."""
     config = settings(tmp_path, environment="tests.online.letters:Early", advantage="turn", max_steps=1)
-    assert grpo(config).ledgers[0]["kept"] == 2
+    assert train_grpo(config).ledgers[0]["kept"] == 2
 
 
 def test_tasks_that_teach_nothing_are_not_the_end_and_count_in_reward_and_success(tmp_path: Path):
     """Five tasks that pay nothing are played before the one that teaches."""
     config = settings(tmp_path, environment="tests.online.letters:Late", resample=1.0, max_steps=1)
-    trained = grpo(config)
+    trained = train_grpo(config)
     assert trained.ledgers[0] == {"item": "groups", "in": 6, "kept": 1, "dropped": {"zero_variance": 5}}
     [line] = metrics(tmp_path)
     [group] = read(tmp_path / "rollouts/00000.jsonl")
@@ -412,7 +412,7 @@ def test_tasks_that_teach_nothing_are_not_the_end_and_count_in_reward_and_succes
     assert line["reply_tokens"] == pytest.approx(tokens / 4), "how long replies are is measured on what is learnt from"
     # Killed before the first checkpoint, the batch is on file without the episodes that taught nothing.
     shutil.rmtree(tmp_path / "checkpoints")
-    grpo(config.model_copy(update={"resume": True}))
+    train_grpo(config.model_copy(update={"resume": True}))
     [again] = metrics(tmp_path)
     assert {name: again[name] for name in ("episodes", "reward", "success")} == {
         name: line[name] for name in ("episodes", "reward", "success")
@@ -420,13 +420,13 @@ def test_tasks_that_teach_nothing_are_not_the_end_and_count_in_reward_and_succes
 
 
 def test_a_batch_is_as_many_tasks_as_steps_are_accumulated(tmp_path: Path):
-    grpo(settings(tmp_path, max_steps=1, batch_size=1, gradient_accumulation_steps=3))
+    train_grpo(settings(tmp_path, max_steps=1, batch_size=1, gradient_accumulation_steps=3))
     assert len(list(read(tmp_path / "rollouts/00000.jsonl"))) == 3
 
 
 def test_a_task_that_comes_again_in_a_batch_is_played_anew(tmp_path: Path):
     config = settings(tmp_path, environment="tests.online.letters:Few", max_steps=1, batch_size=4, resample=4.0)
-    grpo(config)
+    train_grpo(config)
     groups = [record for record in read(tmp_path / "rollouts/00000.jsonl") if isinstance(record, Group)]
     replies = [tuple(str(attempt.turns[0].reply) for attempt in group.attempts) for group in groups]
     assert len(groups) == 4 and len({group.task.id for group in groups}) == 2
@@ -435,7 +435,7 @@ def test_a_task_that_comes_again_in_a_batch_is_played_anew(tmp_path: Path):
 
 def test_a_divergence_from_weights_that_are_gone_is_refused_before_playing(tmp_path: Path):
     with pytest.raises(InputError, match="--kl-coef with --environment needs an adapter"):
-        grpo(settings(tmp_path, use_lora=False, kl_coef=0.1))
+        train_grpo(settings(tmp_path, use_lora=False, kl_coef=0.1))
     assert not (tmp_path / "rollouts").exists()
 
 
@@ -445,7 +445,7 @@ def test_held_out_tasks_come_from_a_file_of_their_own(tmp_path: Path, monkeypatc
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
     played = note_what_is_played(monkeypatch)
     files = {"task_file": tmp_path / "train.jsonl", "eval_task_file": tmp_path / "held-out.jsonl"}
-    grpo(settings(tmp_path / "run", max_steps=2, eval_every=1, eval_tasks=3, **files))
+    train_grpo(settings(tmp_path / "run", max_steps=2, eval_every=1, eval_tasks=3, **files))
     names = {id.partition("#")[0] for id in played}
     assert {name for name in names if "held-out" in name} == {f"held-out-{n}" for n in range(3)}
     assert {name for name in names if "held-out" not in name} == {f"train-{n}" for n in range(4)}
@@ -460,7 +460,7 @@ def test_held_out_tasks_are_not_trained_on(from_files: bool, tmp_path: Path):
         for name, count in (("tasks", 8), ("held-out", 3)):
             (tmp_path / f"{name}.jsonl").write_text("".join(rows[:count]))
         shared = {"task_file": tmp_path / "tasks.jsonl", "eval_task_file": tmp_path / "held-out.jsonl"}
-    grpo(settings(tmp_path / "run", max_steps=2, eval_every=1, eval_tasks=3, **shared))
+    train_grpo(settings(tmp_path / "run", max_steps=2, eval_every=1, eval_tasks=3, **shared))
     learnt = {group.task.data["number"] for number in range(2) for group in batch(tmp_path / "run", number)}
     assert metrics(tmp_path / "run")[0]["eval_episodes"] == 3
     assert learnt and not learnt & {0, 1, 2}
@@ -468,7 +468,7 @@ def test_held_out_tasks_are_not_trained_on(from_files: bool, tmp_path: Path):
 
 def test_a_split_whose_tasks_are_all_held_out_is_an_error_with_their_number(tmp_path: Path):
     with pytest.raises(InputError, match="no task is left to train on beside the 40 that are held out"):
-        grpo(settings(tmp_path, split="train", eval_split="train", eval_every=1, eval_tasks=64))
+        train_grpo(settings(tmp_path, split="train", eval_split="train", eval_every=1, eval_tasks=64))
 
 
 def note_what_is_played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -478,13 +478,13 @@ def note_what_is_played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         played.append(attempt.id)
         return await play_attempt(runner, attempt, *more, **named)
 
-    for module in ("bough.online.stream", "bough.rollouts.collect"):
+    for module in ("bough.online.schedule", "bough.rollouts.collect"):
         monkeypatch.setattr(f"{module}.play_attempt", noted)
     return played
 
 
 def test_a_rubric_decides_what_is_compared(tmp_path: Path):
-    grpo(settings(tmp_path, max_steps=1, rewards={"outcome": 2.0, "steps": 0.0}))
+    train_grpo(settings(tmp_path, max_steps=1, rewards={"outcome": 2.0, "steps": 0.0}))
     [line] = metrics(tmp_path)
     assert line["reward"] == pytest.approx(2 * line["reward/outcome"]) and "reward/total" in line
 
@@ -500,7 +500,7 @@ def test_a_judges_ranking_of_each_group_is_compared_and_its_cost_is_a_metric(
     (tmp_path / "rubric.md").write_text("The most e.")
     with judging(best_first) as server:
         judge = {"model": "m", "rubric": str(tmp_path / "rubric.md"), "base_url": server.url}
-        grpo(settings(tmp_path, max_steps=1, rewards={"judge_ranking": judge}))
+        train_grpo(settings(tmp_path, max_steps=1, rewards={"judge_ranking": judge}))
     [line] = metrics(tmp_path)
     assert line["reward"] == line["reward/judge_ranking"] == pytest.approx(0.5)
     assert line["judge_ranking/requests"] == len(server.bodies) > 0
@@ -511,15 +511,15 @@ def test_a_file_or_a_world_but_not_both(tmp_path: Path):
     with pytest.raises(InputError, match="groups come from train_file, environment or agent"):
         GRPOConfig(output_dir=tmp_path)
     with pytest.raises(InputError, match="max_steps is required with environment"):
-        grpo(settings(tmp_path, max_steps=None))
+        train_grpo(settings(tmp_path, max_steps=None))
 
 
 def test_a_watch_pauses_and_a_paused_run_goes_on_when_told(tmp_path: Path):
     few = {"group_size": 3, "max_new_tokens": 4, "learning_rate": 5e-3}
     config = settings(tmp_path, max_steps=6, watch=True, watch_kl=1e-9, **few)
     with pytest.raises(PausedError, match=r"paused before batch 5: the policy is .* away from its start"):
-        grpo(config)
-    trained = grpo(settings(tmp_path, max_steps=6, resume=True, **few))
+        train_grpo(config)
+    trained = train_grpo(settings(tmp_path, max_steps=6, resume=True, **few))
     assert trained.counters.step == 6
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.online.pace import DRAWS, Pace, Verdict
+from bough.online.schedule import DRAWS, Pace, Verdict
 
 EPISODES = 4
 

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from bough.config.rollouts import LimitsConfig
+from bough.commands.train import train_grpo
+from bough.config.groups import LimitsConfig
+from bough.data.reader import read
+from bough.data.writer import Writer
 from bough.environments.base import EnvironmentFailedError
 from bough.errors import BoughError, InputError
 from bough.methods.grpo import GRPOConfig
-from bough.online.resets import Resets
+from bough.online.player import Resets
 from bough.rollouts.episode import Replayed, play
-from bough.train import grpo
-from bough.trajectories.reader import read
-from bough.trajectories.writer import Writer
 from bough.types import Group, Message, Task, Trajectory
 from tests.online.letters import Far
 from tests.rollouts.players import Script
@@ -86,10 +86,10 @@ def settings(folder: Path, **more: object) -> GRPOConfig:
 
 def test_groups_near_the_goal_teach_what_groups_from_the_start_cannot(tmp_path: Path, record: Trajectory):
     with pytest.raises(BoughError, match="the first tasks teach nothing") as error:
-        grpo(settings(tmp_path / "start", resample=1.0))
+        train_grpo(settings(tmp_path / "start", resample=1.0))
     assert "--reset-file with successful episodes" in str(error.value)
     write(tmp_path / "won.jsonl", [record])
-    grpo(settings(tmp_path / "reset", reset_file=tmp_path / "won.jsonl"))
+    train_grpo(settings(tmp_path / "reset", reset_file=tmp_path / "won.jsonl"))
     [group] = read(tmp_path / "reset/rollouts/00000.jsonl")
     assert isinstance(group, Group) and group.task == TASK
     assert {attempt.info["replayed_turns"] for attempt in group.attempts} == {3}
@@ -112,4 +112,4 @@ def test_an_episode_of_a_held_out_task_is_refused(tmp_path: Path, record: Trajec
     write(tmp_path / "leaked.jsonl", [record, record.model_copy(update={"id": "e1", "task": recorded})])
     given = {"reset_file": tmp_path / "leaked.jsonl", "eval_tasks": 4}
     with pytest.raises(InputError, match=f"leaked.jsonl: e1 is an episode of the held-out task {held_out.id};"):
-        grpo(settings(tmp_path / "measured", eval_every=1, **given))
+        train_grpo(settings(tmp_path / "measured", eval_every=1, **given))

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import SamplingConfig
 from bough.event_loop import BackgroundLoop
 from bough.methods.grpo import GRPOConfig
-from bough.online.sampler import LocalSampler, _collides
-from bough.online.staleness import Ages
+from bough.online.samplers import LocalSampler, _collides
+from bough.online.schedule import Ages
 from bough.policy.policy import Policy
-from bough.training.token_budget import training_bytes
+from bough.training.plan import training_bytes
 from bough.types import Call
 from tests.engines.local.playing import prompt
 
@@ -45,7 +45,7 @@ def test_the_sampler_waits_on_a_gpu_beside_graphs_and_dropout_alone(
 def test_the_engine_leaves_what_training_takes_on_a_gpu(device: str, left: bool, monkeypatch: pytest.MonkeyPatch):
     asked: list[Any] = []
     engine = SimpleNamespace(twin=None)
-    monkeypatch.setattr("bough.online.sampler.LocalEngine.of", lambda *_, **more: asked.append(more) or engine)
+    monkeypatch.setattr("bough.online.samplers.LocalEngine.of", lambda *_, **more: asked.append(more) or engine)
     tiny = Policy.load("tiny")
     policy: Any = SimpleNamespace(device=torch.device(device), base=tiny.base, model=tiny.model, has_adapter=False)
     template: Any = SimpleNamespace(tokenizer=None)

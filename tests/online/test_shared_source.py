@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bough.trajectories.reader import read
+from bough.data.reader import read
 from bough.types import Group
 from tests.online.test_distill import save_teacher
 from tests.training.pair import Pair, alone, one_thread, told  # noqa: F401  a fixture of all tests

@@ -3,7 +3,7 @@
 import torch
 
 from bough.methods.grpo import GroupExample
-from bough.online.shares import shares
+from bough.online.schedule import shares
 from bough.trees.build import TokenTree
 from bough.types import Call
 

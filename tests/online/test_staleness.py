@@ -1,6 +1,6 @@
 import pytest
 
-from bough.online.staleness import Ages
+from bough.online.schedule import Ages
 from bough.types import Call, Group, Message, Task, Trajectory, Turn
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from bough.config.parts import leaves
 from bough.methods.distill import DistillConfig
 from bough.methods.grpo import GRPOConfig
-from bough.online.stamp import FREE, Stamp, Stamper, settings_digest
+from bough.online.files import FREE, Stamp, Stamper, settings_digest
 
 
 def config(**more: Any) -> GRPOConfig:

@@ -11,15 +11,14 @@ from typing import Any
 
 import pytest
 
-from bough.config.rollouts import LimitsConfig
+from bough.config.groups import LimitsConfig
 from bough.engines.base import Answer, Chat, EngineError
 from bough.environments.base import Environment, Observation
 from bough.environments.isolated import Isolated
 from bough.errors import InputError, RowError
 from bough.event_loop import BackgroundLoop
-from bough.online.stream import EpisodeStream, Job, Result
-from bough.rollouts.attempt import Attempt
-from bough.rollouts.runner import LocalRunner
+from bough.online.schedule import EpisodeStream, Job, Result
+from bough.rollouts.runner import Attempt, LocalRunner
 from bough.types import Message, Task, Trajectory
 
 

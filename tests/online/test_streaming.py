@@ -9,17 +9,16 @@ from typing import Any
 import pytest
 import torch
 
+from bough.commands.train import train_grpo
+from bough.config.run_folder import RunDir
+from bough.data.reader import read
 from bough.methods.grpo import GRPOConfig
-from bough.online.batch_metrics import batch_metrics
-from bough.online.gather import Gathered, Gatherer, Outcome
+from bough.online.gather import Gathered, Gatherer, Outcome, batch_metrics
+from bough.online.schedule import EpisodeStream, Job
 from bough.online.source import OnlineSource
-from bough.online.stream import EpisodeStream, Job
 from bough.policy.policy import Policy
-from bough.rundir import RunDir
-from bough.train import grpo
-from bough.training.gradients import BatchGradients
-from bough.training.source import Batch
-from bough.trajectories.reader import read
+from bough.training.plan import Batch
+from bough.training.step import BatchGradients
 from bough.types import Call, Group, Trajectory
 from tests.online import letters
 from tests.online.test_online import batch, metrics, settings
@@ -70,9 +69,9 @@ def test_streaming_ends_in_the_same_bits_as_one_episode_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     more = {"environment": UNEVEN, "batch_size": 3, "max_steps": 2, "group_size": 3, "max_new_tokens": 5}
-    streamed = {slots: grpo(settings(tmp_path / str(slots), concurrency=slots, **more)) for slots in (2, 32)}
+    streamed = {slots: train_grpo(settings(tmp_path / str(slots), concurrency=slots, **more)) for slots in (2, 32)}
     monkeypatch.setattr(Gatherer, "batch", play_one_by_one)
-    plain = grpo(settings(tmp_path / "plain", **more))
+    plain = train_grpo(settings(tmp_path / "plain", **more))
     assert plain.ledgers[0]["dropped"]["zero_variance"] >= 2
     assert metrics(tmp_path / "32")[1]["episodes_surplus"] > 0, "some were started that the second batch did not need"
     for slots, trained in streamed.items():
@@ -102,7 +101,7 @@ def ahead(tmp_path_factory: pytest.TempPathFactory) -> GRPOConfig:
     config = settings(
         folder, environment=UNEVEN, max_staleness=1, max_steps=6, learning_rate=5e-3, concurrency=6, **every
     )
-    grpo(config)
+    train_grpo(config)
     return config
 
 
@@ -161,7 +160,7 @@ def test_calls_of_weights_that_are_too_old_are_dropped_and_counted(tmp_path: Pat
 
     monkeypatch.setattr(OnlineSource, "batch", released_later)
     config = settings(tmp_path, environment="tests.online.letters:Held", max_staleness=1, max_steps=8, group_size=2)
-    trained = grpo(config)
+    trained = train_grpo(config)
     held = [group for number in range(8) for group in batch(tmp_path, number) if group.info["number"] == 0]
     assert len(held) == 1, "it enters a batch when it is complete"
     turns = [attempt.turns for attempt in held[0].attempts]
@@ -190,7 +189,7 @@ def test_the_next_batch_is_sampled_while_the_policy_trains(tmp_path: Path, monke
 
     monkeypatch.setattr(BatchGradients, "backward", long)
     config = settings(tmp_path, environment="tests.online.letters:Later", max_staleness=1, max_steps=2, group_size=3)
-    grpo(config)
+    train_grpo(config)
     played = [group for group in batch(tmp_path, 1) if group.info["number"] in (2, 3)]
     calls = [turn.call for group in played for attempt in group.attempts for turn in attempt.turns if turn.call]
     assert {call.policy for call in calls} == {"step-0"}, "the weights before the step"
@@ -212,7 +211,7 @@ def test_without_staleness_nothing_is_computed_by_the_sampler_while_the_policy_t
         return found
 
     monkeypatch.setattr(OnlineSource, "batch", noted)
-    grpo(settings(tmp_path, environment=UNEVEN, max_steps=3, concurrency=6))
+    train_grpo(settings(tmp_path, environment=UNEVEN, max_steps=3, concurrency=6))
     trained = [(then - now) for (what, now), (_, then) in pairwise(steps) if what == "given"]
     assert len(trained) == 2 and set(trained) == {0}
     assert sum(then - now for (what, now), (_, then) in pairwise(steps) if what == "asked") > 0
@@ -245,7 +244,7 @@ def test_episodes_that_were_finished_before_an_interrupt_are_not_played_again(
     monkeypatch.setattr(Gatherer, "_end", interrupted)
     monkeypatch.setattr(Gatherer, "_drop", dropped)
     with pytest.raises(KeyboardInterrupt):
-        grpo(config("cut"))
+        train_grpo(config("cut"))
     monkeypatch.undo()
     interrupted_batch = len(list((tmp_path / "cut/rollouts").glob("*.jsonl")))
     on_disk = {
@@ -264,7 +263,7 @@ def test_episodes_that_were_finished_before_an_interrupt_are_not_played_again(
 
     monkeypatch.setattr(EpisodeStream, "submit", noted)
     monkeypatch.setattr(Gatherer, "_drop", dropped)
-    grpo(config("cut", resume=True))
+    train_grpo(config("cut", resume=True))
     assert len(on_disk) >= 4 and played
     again = {number for number, _ in on_disk.keys() & set(played)}
     if max_staleness == 0:  # tasks that were started early: for the next batch they are played with its weights
@@ -280,7 +279,7 @@ def test_episodes_that_were_finished_before_an_interrupt_are_not_played_again(
     taken_up = [key for key in on_disk if key in learnt]
     assert taken_up and all(learnt[key] == [turn.call for turn in on_disk[key].turns] for key in taken_up)
     if max_staleness == 0:
-        grpo(config("whole"))
+        train_grpo(config("whole"))
         assert files(tmp_path / "cut") == files(tmp_path / "whole")
 
 
@@ -305,5 +304,5 @@ def test_kills_lose_no_finished_episode_and_use_none_twice(killed: Path, max_sta
 @pytest.mark.bit_exact
 def test_a_run_with_fresh_weights_that_is_killed_ends_in_the_same_bits(tmp_path: Path, killed: Path):
     whole = {"max_steps": 3, "learning_rate": 5e-3, "save_steps": 2, "environment": UNEVEN}
-    grpo(settings(tmp_path, **whole))
+    train_grpo(settings(tmp_path, **whole))
     assert files(killed / "0") == files(tmp_path)

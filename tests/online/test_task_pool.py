@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from bough.commands.train import train_grpo
+from bough.data.reader import read
 from bough.methods.grpo import GRPOConfig
-from bough.online.task_pool import TaskPool
-from bough.train import grpo
-from bough.trajectories.reader import read
+from bough.online.schedule import TaskPool
 from bough.types import Group, Message, Task, Trajectory
 
 
@@ -58,9 +58,9 @@ def test_a_run_draws_its_tasks_again_and_remembers_how_they_went(tmp_path: Path)
         "model": "tiny", "environment": "tests.online.letters:Letters", "task_pool": 2, "max_new_tokens": 4,
         "batch_size": 2, "group_size": 4, "watch": False, "save_steps": 1,
     }  # fmt: skip
-    grpo(GRPOConfig(output_dir=tmp_path / "whole", max_steps=2, **values))
-    grpo(GRPOConfig(output_dir=tmp_path / "cut", max_steps=1, **values))
-    grpo(GRPOConfig(output_dir=tmp_path / "cut", max_steps=2, resume=True, **values))
+    train_grpo(GRPOConfig(output_dir=tmp_path / "whole", max_steps=2, **values))
+    train_grpo(GRPOConfig(output_dir=tmp_path / "cut", max_steps=1, **values))
+    train_grpo(GRPOConfig(output_dir=tmp_path / "cut", max_steps=2, resume=True, **values))
     whole, cut = (groups(tmp_path / name) for name in ("whole", "cut"))
     assert len(whole) == 4 and {group.task.id for group in whole} <= {"train-42-0", "train-42-1"}
     replies = [[attempt.turns[0].reply.content for attempt in group.attempts] for group in whole]

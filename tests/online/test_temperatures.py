@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from bough.commands.train import train_grpo
 from bough.methods.grpo import GRPOConfig
 from bough.policy.policy import Policy
-from bough.train import grpo
 from bough.types import Call
 from tests.online.test_online import batch, metrics, settings
 from tests.online.test_vllm_sampler import StandIn, small, started
@@ -30,7 +30,7 @@ def several(folder: Path, **more: Any) -> GRPOConfig:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two batches of one update each."""
     folder = tmp_path_factory.mktemp("several")
-    grpo(several(folder, eval_every=2, eval_tasks=2, save_steps=1))
+    train_grpo(several(folder, eval_every=2, eval_tasks=2, save_steps=1))
     return folder
 
 
@@ -70,7 +70,7 @@ def test_each_call_is_recorded_and_trained_at_its_own_temperature(run: Path):
 
 
 def test_several_updates_start_at_a_ratio_of_one(tmp_path: Path):
-    grpo(several(tmp_path, updates=2, kl_coef=0.1))
+    train_grpo(several(tmp_path, updates=2, kl_coef=0.1))
     first, second = metrics(tmp_path)
     check_on_policy(first)
     assert first["ratio"] == pytest.approx(1, abs=1e-4) and first["reference_kl"] == pytest.approx(0, abs=1e-6)
@@ -80,14 +80,14 @@ def test_several_updates_start_at_a_ratio_of_one(tmp_path: Path):
 def test_a_run_that_resumes_samples_at_the_same_temperatures(run: Path, tmp_path: Path):
     finished = shutil.ignore_patterns("final", "ledger.json", "report.json", "step-00000002", "00001*")
     shutil.copytree(run, tmp_path, ignore=finished, dirs_exist_ok=True)
-    grpo(several(tmp_path, eval_every=2, eval_tasks=2, resume=True))
+    train_grpo(several(tmp_path, eval_every=2, eval_tasks=2, resume=True))
     assert [call.completion_ids for call in calls(tmp_path, 1)] == [call.completion_ids for call in calls(run, 1)]
     assert [call.temperature for call in calls(tmp_path, 1)] == [call.temperature for call in calls(run, 1)]
     check_on_policy(metrics(tmp_path)[-1])
 
 
 def test_batches_that_are_played_ahead_are_sampled_and_trained_at_several_temperatures(tmp_path: Path):
-    grpo(several(tmp_path, max_staleness=1, learning_rate=1e-12))
+    train_grpo(several(tmp_path, max_staleness=1, learning_rate=1e-12))
     sampled = [call for number in range(2) for call in calls(tmp_path, number)]
     assert {call.temperature for call in sampled} == set(TEMPERATURES)
     check_recorded(sampled)
@@ -97,7 +97,7 @@ def test_batches_that_are_played_ahead_are_sampled_and_trained_at_several_temper
 
 @pytest.mark.usefixtures("started")
 def test_vllm_samples_at_several_temperatures(tmp_path: Path, started: list[StandIn]):
-    grpo(small(tmp_path / "run", temperatures=[1.0, 1.5], max_steps=1))
+    train_grpo(small(tmp_path / "run", temperatures=[1.0, 1.5], max_steps=1))
     assert started[0].options["logprobs_mode"] == "processed_logprobs"
     assert {call.temperature for call in calls(tmp_path / "run")} == {1.0, 1.5}
     check_on_policy(metrics(tmp_path / "run")[0])
@@ -108,6 +108,6 @@ def test_groups_on_file_are_trained_at_their_temperatures(run: Path, tmp_path: P
         train_file=run / "rollouts/00000.jsonl", model="tiny", output_dir=tmp_path, temperatures=TEMPERATURES,
         max_steps=1, batch_size=2, logging_steps=1,
     )  # fmt: skip
-    grpo(config)
+    train_grpo(config)
     (line,) = metrics(tmp_path)
     assert line["mismatch_kl"] == pytest.approx(0, abs=1e-6) and line["importance_weight"] == pytest.approx(1, abs=1e-4)

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bough.cluster.weights import Publisher, Subscriber, Version
 from bough.engines.base import EngineError
-from bough.online.versions import ByName, News, OneAtATime
-from tests.cluster.test_weights import Shelf
+from bough.online.samplers import ByName, News, OneAtATime
+from bough.rollouts.ray_weights import Publisher, Subscriber, Version
+from tests.rollouts.ray.test_weights import Shelf
 
 PLAIN_LORA = {"peft_type": "LORA", "lora_alpha": 2}
 

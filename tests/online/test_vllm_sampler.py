@@ -11,17 +11,16 @@ from typing import Any
 import pytest
 import torch
 
+from bough.commands.train import train_grpo
+from bough.config.run_folder import RunDir
 from bough.engines.base import EngineError, Generated
 from bough.engines.local.engine import LocalEngine
-from bough.engines.vllm import VLLMEngine
-from bough.engines.vllm_server import VLLMServerEngine
+from bough.engines.vllm import VLLMEngine, VLLMServerEngine
 from bough.errors import BoughError, InputError
 from bough.methods.grpo import GRPOConfig
-from bough.online import vllm_sampler
+from bough.online import vllm
 from bough.policy.policy import Policy
-from bough.rundir import RunDir
-from bough.train import grpo
-from bough.training.source import PausedError
+from bough.training.plan import PausedError
 from tests.online.test_online import batch, metrics, settings
 from tests.policy.gpu import pretend
 
@@ -78,7 +77,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[StandIn]:
 
     (tmp_path / "memory").mkdir()
     monkeypatch.setattr(VLLMEngine, "load", load)
-    monkeypatch.setattr(vllm_sampler, "MEMORY", tmp_path / "memory")
+    monkeypatch.setattr(vllm, "MEMORY", tmp_path / "memory")
     return found
 
 
@@ -100,7 +99,7 @@ def test_every_batch_is_sampled_from_the_newest_weights(
     folder = tmp_path / "run"
     options = {"enforce_eager": True}
     more = {"use_lora": lora, "bf16": False, "engine_options": options}
-    grpo(small(folder, temperature=0.8, save_steps=1, **more))
+    train_grpo(small(folder, temperature=0.8, save_steps=1, **more))
     (engine,) = started
     assert engine.model == "tiny" and engine.options["lora_rank"] == (16 if lora else 0)
     assert engine.options["logprobs_mode"] == "processed_logprobs" and engine.options["enforce_eager"] is True
@@ -128,7 +127,7 @@ def test_every_batch_is_sampled_from_the_newest_weights(
 
 
 def test_batches_ahead_name_the_weights_that_sampled_them(started: list[StandIn], tmp_path: Path):
-    grpo(small(tmp_path / "run", max_steps=3, max_staleness=1, concurrency=6))
+    train_grpo(small(tmp_path / "run", max_steps=3, max_staleness=1, concurrency=6))
     for number in range(3):
         ages = {number - int(call.policy.removeprefix("step-")) for call in calls(tmp_path / "run", number)}
         assert ages <= {0, 1}
@@ -141,18 +140,18 @@ def test_a_swap_that_fails_ends_the_run_with_its_weights_saved(
 ):
     monkeypatch.setattr(StandIn, "broken", 2)  # after the check and the first batch
     with pytest.raises(PausedError, match=r"batch 1 cannot be sampled: .* no room; the weights of step 1 are saved"):
-        grpo(small(tmp_path / "run"))
+        train_grpo(small(tmp_path / "run"))
     assert not (tmp_path / "run/rollouts/00001.jsonl").exists()
     assert started[0].events[-1] == "close"
     monkeypatch.setattr(StandIn, "broken", None)
-    grpo(small(tmp_path / "run", resume=True))
+    train_grpo(small(tmp_path / "run", resume=True))
     assert {call.policy for call in calls(tmp_path / "run", 1)} == {"step-1"}
 
 
 def test_weights_that_cannot_be_written_end_the_run_with_its_weights_saved(
     started: list[StandIn], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    write, written = vllm_sampler.save_weights, list[Path]()
+    write, written = vllm.save_weights, list[Path]()
 
     def full(policy: Policy, folder: Path, weights: dict[str, torch.Tensor]) -> None:
         write(policy, folder, weights)
@@ -160,16 +159,16 @@ def test_weights_that_cannot_be_written_end_the_run_with_its_weights_saved(
         if len(written) == 3:  # after the check and the first batch
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(vllm_sampler, "save_weights", full)
+    monkeypatch.setattr(vllm, "save_weights", full)
     with pytest.raises(PausedError, match=r"cannot be written to .* No space left .* the weights of step 1 are saved"):
-        grpo(small(tmp_path / "run"))
+        train_grpo(small(tmp_path / "run"))
     assert not written[-1].exists()
 
 
 def test_a_swap_that_fails_at_once_is_an_error(started: list[StandIn], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(StandIn, "broken", 0)
     with pytest.raises(BoughError, match="no room"):
-        grpo(small(tmp_path / "run"))
+        train_grpo(small(tmp_path / "run"))
     assert started[0].events[-1] == "close" and list((tmp_path / "memory").iterdir()) == []
 
 
@@ -178,16 +177,16 @@ def test_an_engine_with_another_model_is_refused(
 ):
     monkeypatch.setattr(StandIn, "scale", 50.0)
     with pytest.raises(InputError, match="samples from another model than the one in training"):
-        grpo(small(tmp_path / "run"))
+        train_grpo(small(tmp_path / "run"))
     assert started[0].events[-1] == "close"
 
 
 def test_without_room_in_memory_weights_go_through_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog):
     policy = Policy.load("tiny")
-    monkeypatch.setattr(vllm_sampler, "MEMORY", tmp_path / "none")
+    monkeypatch.setattr(vllm, "MEMORY", tmp_path / "none")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(vllm_sampler.tempfile, "tempdir", None)
-    assert vllm_sampler._memory(policy) == tmp_path
+    monkeypatch.setattr(vllm.tempfile, "tempdir", None)
+    assert vllm._memory(policy) == tmp_path
     assert "/dev/shm has no room" in caplog.text
 
 
@@ -205,7 +204,7 @@ def test_a_server_gets_its_adapters_through_the_run_folder(tmp_path: Path, monke
 
     monkeypatch.setattr(VLLMServerEngine, "load", load)
     run = tmp_path / "run"
-    grpo(small(run, base_url="http://s/v1", key_variable="KEY", max_steps=1))
+    train_grpo(small(run, base_url="http://s/v1", key_variable="KEY", max_steps=1))
     assert [folder.parent.parent for folder in folders] == [run / "cache"] * 2
     assert list((run / "cache").glob("bough*")) == []
 
@@ -213,7 +212,7 @@ def test_a_server_gets_its_adapters_through_the_run_folder(tmp_path: Path, monke
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_on_a_gpu_vllm_sleeps_and_leaves_room_for_the_optimizer(tmp_path: Path):
     policy = Policy.load("tiny")
-    options = vllm_sampler.vllm_options(small(tmp_path, max_length=64), policy)
+    options = vllm.vllm_options(small(tmp_path, max_length=64), policy)
     assert options["enable_sleep_mode"] is True and 0.05 <= options["gpu_memory_utilization"] <= 0.9
     assert options["dtype"] == "bfloat16" and options["max_model_len"] == 64
 
@@ -226,13 +225,13 @@ def test_vllm_takes_no_more_than_this_process_may_have(
     pretend(monkeypatch, free=60, part=part)
     trained = SimpleNamespace(numel=lambda: 2**30 // 3, requires_grad=True)
     policy = SimpleNamespace(device=torch.device("cuda"), has_adapter=True, parameters=lambda: [trained])
-    options = vllm_sampler.vllm_options(small(tmp_path), policy)  # type: ignore[arg-type]
+    options = vllm.vllm_options(small(tmp_path), policy)  # type: ignore[arg-type]
     assert options["gpu_memory_utilization"] == expected
 
 
 def test_a_longer_call_than_the_models_context_is_not_asked_for(tmp_path: Path):
     policy = Policy.load("tiny")
     context = policy.base.config.max_position_embeddings
-    options = vllm_sampler.vllm_options(small(tmp_path, max_length=10 * context), policy)
+    options = vllm.vllm_options(small(tmp_path, max_length=10 * context), policy)
     assert options["max_model_len"] == context
-    assert "max_model_len" not in vllm_sampler.vllm_options(small(tmp_path), policy)
+    assert "max_model_len" not in vllm.vllm_options(small(tmp_path), policy)

@@ -9,24 +9,22 @@ from typing import Any
 import pytest
 import torch
 
-from bough.calls.template import load_template
-from bough.cluster.weights import Publisher, Subscriber, Version, copy_weights, trained_weights
-from bough.config.rollouts import LimitsConfig
+from bough.chat.template import load_template
+from bough.config.groups import LimitsConfig
 from bough.engines.local.engine import LocalEngine
 from bough.environments.base import Environment, Observation
 from bough.methods.grpo import GRPOConfig
-from bough.online import worker_agents
-from bough.online.temperatures import TemperatureAgents
-from bough.online.versions import ByName, OneAtATime
-from bough.online.worker_agents import PolicyAgents, VersionedAttempt, WorkerAgents
+from bough.online import cluster
+from bough.online.cluster import PolicyAgents, VersionedAttempt, WorkerAgents
+from bough.online.samplers import ByName, OneAtATime, TemperatureAgents
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
-from bough.rollouts.attempt import attempts
-from bough.rollouts.runner import LocalRunner
+from bough.rollouts.ray_weights import Publisher, Subscriber, Version, copy_weights, trained_weights
+from bough.rollouts.runner import LocalRunner, attempts
 from bough.types import Call, Trajectory
-from tests.cluster.test_weights import Shelf
 from tests.online.letters import Corridor, Letters
 from tests.online.test_versions import settle
+from tests.rollouts.ray.test_weights import Shelf
 
 
 class Gated(Letters):
@@ -57,7 +55,7 @@ class Trainer:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **more: Any) -> None:
         shelf = Shelf()
-        monkeypatch.setattr(worker_agents, "Subscriber", lambda: Subscriber(shelf))
+        monkeypatch.setattr(cluster, "Subscriber", lambda: Subscriber(shelf))
         self.config = config(**more)
         lora = Lora(r=4) if self.config.lora.enabled else None
         self.policy, self.publisher = Policy.load("tiny", lora=lora).eval(), Publisher(3, shelf)

@@ -7,8 +7,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
 
 from bough.errors import InputError
-from bough.policy.adapter_weights import AdapterWeights
-from bough.policy.adapters import ACTOR
+from bough.policy.adapters import ACTOR, AdapterWeights
 from bough.policy.policy import Policy
 from tests.policy.families import make
 

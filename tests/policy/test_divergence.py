@@ -6,10 +6,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bough.policy import divergence as divergence_file
+from bough.policy import head as divergence_file
 from bough.policy.adapters import Lora, add_actor
-from bough.policy.divergence import Teacher, diverge, jensen_shannon
-from bough.policy.head import Head, predict
+from bough.policy.head import Head, Teacher, diverge, jensen_shannon, predict
 from bough.policy.policy import Policy
 from tests.policy.families import make
 from tests.policy.test_policy import EPISODE, distance

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bough.policy.gpu_memory import unused_bytes, unused_fraction
+from bough.policy.processes import unused_bytes, unused_fraction
 from tests.policy.gpu import GIB, pretend
 from tests.test_architecture import SOURCE
 
@@ -37,4 +37,4 @@ def test_the_rest_of_the_code_asks_here():
     asking = [
         path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if "mem_get_info" in path.read_text()
     ]
-    assert asking == ["policy/gpu_memory.py"]
+    assert asking == ["policy/processes.py"]

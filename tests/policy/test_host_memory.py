@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from bough.policy import host_memory
+from bough.policy import processes
 
 # What checkpointed layers do: large blocks that are freed, each followed by a smaller one that stays.
 LAYERS = """
@@ -31,7 +31,7 @@ def test_freed_memory_is_given_back_between_blocks_that_stay():
     grown = [
         int(
             subprocess.run(
-                [sys.executable, "-c", LAYERS, how, host_memory.__file__], check=True, capture_output=True
+                [sys.executable, "-c", LAYERS, how, processes.__file__], check=True, capture_output=True
             ).stdout
         )
         for how in ("True", "False")

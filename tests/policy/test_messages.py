@@ -5,8 +5,8 @@ import pickle
 import pytest
 
 from bough.errors import BoughError, InputError
-from bough.policy.messages import packed_error
-from bough.training.source import PausedError
+from bough.policy.processes import packed_error
+from bough.training.plan import PausedError
 
 
 class StubbornError(Exception):

@@ -5,13 +5,18 @@ import transformers
 from bough.errors import InputError
 from bough.models.miniature import miniature
 from bough.models.resolve import load_tokenizer
-from bough.policy.adapters import Lora, add_actor, load_actor
-from bough.policy.merge import merged
+from bough.policy.adapters import (
+    Lora,
+    add_actor,
+    expert_parameters,
+    freeze_surroundings,
+    load_actor,
+    out_of_reach,
+    read_shape,
+)
 from bough.policy.policy import Policy
 from bough.policy.probe import CALLS
-from bough.policy.reach import expert_parameters, freeze_surroundings, out_of_reach
-from bough.policy.reconcile import read_shape
-from bough.policy.saving import save_policy
+from bough.policy.save import merged, save_policy
 from tests.policy.families import make
 
 

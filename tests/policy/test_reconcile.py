@@ -6,11 +6,10 @@ import torch
 
 from bough.errors import InputError
 from bough.models.resolve import load_tokenizer
-from bough.policy.adapters import Lora
+from bough.policy.adapters import Lora, grow, read_shape
 from bough.policy.load import load_model
 from bough.policy.policy import Policy
-from bough.policy.reconcile import grow, read_shape
-from bough.policy.saving import save_policy
+from bough.policy.save import save_policy
 from bough.types import Call
 
 CALLS = [Call(prompt_ids=[5, 6, 7, 9], completion_ids=[8, 11, 2])]

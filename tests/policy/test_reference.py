@@ -10,7 +10,7 @@ from bough.models.resolve import load_tokenizer
 from bough.policy.adapters import Lora, add_reference
 from bough.policy.policy import Policy
 from bough.policy.reference import Reference
-from bough.policy.saving import save_policy
+from bough.policy.save import save_policy
 from bough.types import Call
 
 CALLS = [Call(prompt_ids=[5, 6, 7], completion_ids=[8, 2]), Call(prompt_ids=[5, 6, 9], completion_ids=[10, 11, 2])]

@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from bough.policy.row_reader import RowReader
+from bough.policy.policy import RowReader
 from bough.trees.pack import plain_rows, tree_rows
 from bough.types import Call
 from tests.policy.families import make

@@ -8,7 +8,7 @@ import torch
 from torch import distributed, nn
 from torch.distributed.tensor import DTensor
 
-from bough.policy.shard import gather, most, piece, shard, whole
+from bough.policy.processes import gather, most, piece, shard, whole
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 import torch
 
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import SamplingConfig
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
-from bough.policy.twin import Twin
+from bough.policy.reference import Twin
 from bough.types import Call
 from tests.engines.local.playing import prompt, small_engine
 

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from bough.config.rollouts import LimitsConfig
+from bough.config.groups import LimitsConfig
 from bough.environments.base import Environment
 from bough.errors import InputError
 from bough.rollouts.agents import Agent, ExpertAgent, RandomAgent

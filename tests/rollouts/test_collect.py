@@ -5,13 +5,12 @@ from typing import Any
 import pytest
 
 from bough.config.evaluation import EvalConfig
-from bough.config.rollouts import CollectConfig, LimitsConfig
+from bough.config.groups import CollectConfig, LimitsConfig
 from bough.environments.base import Environment, Observation
 from bough.errors import InputError, RowError
 from bough.rollouts.agents import ExpertAgent, RandomAgent
-from bough.rollouts.attempt import Attempt, attempts, wanted_tasks
 from bough.rollouts.collect import AllLostError, Tally, collect
-from bough.rollouts.runner import LocalRunner
+from bough.rollouts.runner import Attempt, LocalRunner, attempts, wanted_tasks
 from bough.types import Task, Trajectory
 from tests.environments.worlds import Breaking, Counting, Unsure
 from tests.rollouts.players import BROKEN, Script

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from pydantic import JsonValue
 
-from bough.config.rollouts import CollectConfig
+from bough.config.groups import CollectConfig
+from bough.data.bough import FORMAT
 from bough.errors import BoughError, InputError
-from bough.formats.bough import FORMAT
-from bough.rollouts import collection as collection_module
-from bough.rollouts.attempt import Attempt
-from bough.rollouts.collection import Collection
+from bough.rollouts import collect as collection_module
+from bough.rollouts.collect import Collection
 from bough.rollouts.rescore import sampled_calls
+from bough.rollouts.runner import Attempt
 from bough.types import Call, Message, Task, Trajectory, Turn
 
 
@@ -249,7 +249,7 @@ def test_a_disk_that_is_full_leaves_the_episodes_as_they_are(tmp_path: Path, mon
     with Collection(config(tmp_path)) as collection:
         for id in ("b#0", "a#0"):
             collection.add(episode(id), [])
-        monkeypatch.setattr("bough.disk.sync", full)
+        monkeypatch.setattr("bough.files.sync", full)
         with pytest.raises(BoughError, match=r"cannot be sorted \(No space left on device\); its episodes are safe"):
             collection.finish(["a#0", "b#0"])
         assert [record.id for record in collection] == ["b#0", "a#0"]

@@ -5,15 +5,14 @@ from typing import Any
 
 import pytest
 
-from bough.config.rollouts import LimitsConfig
+from bough.config.groups import LimitsConfig
 from bough.engines.base import EngineError
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.errors import InputError, RewardRangeError
 from bough.rollouts.agents import ExpertAgent
-from bough.rollouts.attempt import Attempt
 from bough.rollouts.collect import collect
 from bough.rollouts.episode import play
-from bough.rollouts.runner import LocalRunner
+from bough.rollouts.runner import Attempt, LocalRunner
 from bough.types import Task, Trajectory
 from tests.environments.worlds import Counting
 from tests.rollouts.players import BROKEN, FULL, Script

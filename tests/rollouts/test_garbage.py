@@ -3,7 +3,7 @@ import sys
 
 PROGRAM = """
 import gc
-from bough.rollouts.garbage import spare_what_is_loaded
+from bough.rollouts.runner import spare_what_is_loaded
 spare_what_is_loaded()
 frozen = gc.get_freeze_count()
 kept = [[] for _ in range(1000)]
@@ -20,7 +20,7 @@ def test_what_is_loaded_is_spared_once_and_what_comes_later_is_not():
 
 FREEING = """
 import gc, sys, types, weakref
-from bough.rollouts.garbage import free_gpu_memory, spare_what_is_loaded
+from bough.rollouts.runner import free_gpu_memory, spare_what_is_loaded
 class Model: pass
 model = Model()
 model.itself, alive = model, weakref.ref(model)

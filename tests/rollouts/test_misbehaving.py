@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from bough.cli import main
-from bough.environments import isolated, threads
+from bough.environments import isolated
+from bough.environments import isolated as threads
 from bough.environments.base import Environment
 from tests.rollouts import misbehaving
 from tests.rollouts.misbehaving import ENVIRONMENTS

@@ -10,23 +10,20 @@ from typing import Any
 
 import pytest
 
-from bough.config.rollouts import LimitsConfig
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import LimitsConfig, SamplingConfig
 from bough.engines.base import ContextFullError, EngineError
+from bough.engines.server.store import SessionOutcome
 from bough.environments.base import EnvironmentFailedError
 from bough.environments.isolated import shut_down
-from bough.environments.own_agent import own_agent
+from bough.environments.registry import own_agent
 from bough.errors import InputError
-from bough.rollouts import own_agent as own_agent_module
+from bough.rollouts import episode as own_agent_module
 from bough.rollouts.agents import ModelAgent, RandomAgent
-from bough.rollouts.attempt import Attempt
 from bough.rollouts.collect import Tally, collect
-from bough.rollouts.episode import play
-from bough.rollouts.own_agent import read_result
-from bough.rollouts.runner import LocalRunner
-from bough.serving.trajectory import SessionOutcome
+from bough.rollouts.episode import play, read_result
+from bough.rollouts.runner import Attempt, LocalRunner
 from bough.types import Task, Trajectory
-from tests.serving.fake import FakeEngine, body, user
+from tests.engines.server.fake import FakeEngine, body, user
 
 TASK = Task(id="t", data={"question": "one"})
 

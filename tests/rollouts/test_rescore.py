@@ -3,8 +3,7 @@ import asyncio
 import pytest
 import torch
 
-from bough.config.rollouts import AgentConfig
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import AgentConfig, SamplingConfig
 from bough.policy.policy import Policy
 from bough.rollouts.agents import Agent, ExpertAgent, make_agent
 from bough.rollouts.rescore import Rescored, logprob_gap, rescore, sampled_calls, trained_logprobs

@@ -5,7 +5,7 @@ import pytest
 from bough.evaluation.comparison import compare
 from bough.evaluation.results import ModelResult
 from bough.evaluation.success import report
-from bough.terminal.evaluation import sentence, show
+from bough.terminal.tables import sentence, show
 from tests.evaluation.samples import binary, result
 
 COSTS = ["reward", "turns", "tokens", "invalid"]

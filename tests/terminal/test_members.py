@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bough.terminal import members
-from bough.terminal.members import MembersProgress, fitness_text, mutation_text, settings_text
+from bough.terminal import tables
+from bough.terminal.tables import MembersProgress, fitness_text, mutation_text, settings_text
 
 
 def described(name: str, **more: Any) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def test_on_a_terminal_it_is_drawn_and_elsewhere_it_is_not(monkeypatch: pytest.M
     for terminal in (True, False):
         file = StringIO()
         console = Console(file=file, force_terminal=terminal, width=120)
-        monkeypatch.setattr(members, "err", lambda console=console: console)
+        monkeypatch.setattr(tables, "err", lambda console=console: console)
         with MembersProgress() as progress:
             progress.begin(0, [described("g0-0")], 2)
         assert ("g0-0" in file.getvalue()) is terminal
@@ -58,8 +58,8 @@ def test_on_a_terminal_it_is_drawn_and_elsewhere_it_is_not(monkeypatch: pytest.M
 
 def test_without_a_terminal_there_is_a_line_every_few_seconds(monkeypatch: pytest.MonkeyPatch):
     file, now = StringIO(), [100.0]
-    monkeypatch.setattr(members, "err", lambda: Console(file=file, width=200))
-    monkeypatch.setattr(members.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(tables, "err", lambda: Console(file=file, width=200))
+    monkeypatch.setattr(tables.time, "monotonic", lambda: now[0])
     with MembersProgress(3) as progress:
         progress.begin(0, [described("g0-0"), described("g0-1")], 9)
         for done, seconds in ((1, 1.0), (2, 8.0), (3, 2.0), (4, 1.0)):

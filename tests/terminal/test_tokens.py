@@ -1,5 +1,5 @@
+from bough.data.transcript import coloured
 from bough.models.resolve import load_tokenizer
-from bough.terminal.tokens import coloured
 from bough.types import Call
 
 

@@ -2,8 +2,8 @@ import io
 
 from rich.console import Console
 
-from bough.formats.base import Sample
-from bough.terminal.transcript import show
+from bough.data.base import Sample
+from bough.data.transcript import show
 from bough.types import Call, Group, Message, Pair, Task, ToolCall, Trajectory, Turn
 
 HI = [Message(role="system", content="Be brief."), Message(role="user", content="Hi")]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from bough.cli import main
-from bough.training.metrics_file import MetricsFile
+from bough.training.loop import MetricsFile
 from tests.warm import Warm
 
 

@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from bough.disk import write_json
 from bough.errors import BoughError, InputError
-from bough.models.digest import file_digest
+from bough.files import write_json
+from bough.models.resolve import file_digest
 from bough.training import checkpoint
-from bough.training.counters import Counters
-from bough.training.optimizer_state import OptimizerState
+from bough.training.checkpoint import Counters
+from bough.training.optimizer import OptimizerState
 
 FILES = ["weights/model.safetensors", "weights/config.json", "optimizer.safetensors", "random.safetensors"]
 FILES += ["state.json", "files.json"]

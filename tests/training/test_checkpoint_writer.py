@@ -10,8 +10,7 @@ from torch import nn
 
 from bough.errors import BoughError
 from bough.training import checkpoint
-from bough.training.checkpoint import checkpoints
-from bough.training.checkpoint_writer import CheckpointWriter, snapshot
+from bough.training.checkpoint import CheckpointWriter, checkpoints, snapshot
 from tests.training.test_loop import trainer
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bough.training.counters import Counters
+from bough.training.checkpoint import Counters
 
 FULL = Counters(step=3, best_loss=1.5, levels=[0, 1], loss_scale={"scale": 65536.0, "growth_interval": 2000})
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from bough.cli import main
+from bough.event_loop import Interrupts, request_stop
 from bough.online.player import Player
-from bough.online.stream import EpisodeStream
+from bough.online.schedule import EpisodeStream
 from bough.training.checkpoint import checkpoints
-from bough.training.interrupts import Interrupts, request_stop
 from bough.training.loop import Trainer
 from tests.online.letters import Interrupting
 from tests.training.test_processes import episode

@@ -67,7 +67,7 @@ def test_with_gradient_checkpointing_on_a_cpu_freed_memory_goes_back_to_the_syst
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str]
 ):
     asked: list[bool] = []
-    monkeypatch.setattr("bough.training.loading.return_freed_memory", lambda: asked.append(True))
+    monkeypatch.setattr("bough.training.run.return_freed_memory", lambda: asked.append(True))
     run = ["sft", "--train-file", str(EPISODES), "--model", "tiny", "--output-dir", str(tmp_path), "--max-steps", "1"]
     assert main([*run, *more]) == 0
     assert asked == [True] * len(more)

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from bough.training.metrics_file import MetricsFile
+from bough.training.loop import MetricsFile
 
 
 def test_lines_behind_the_step_that_is_resumed_are_forgotten(tmp_path: Path):

@@ -1,7 +1,7 @@
 import torch
 from torch import nn
 
-from bough.training.optimizer_state import OptimizerState, not_finite
+from bough.training.optimizer import OptimizerState, not_finite
 
 
 def test_the_first_tensor_that_is_not_finite_is_named():

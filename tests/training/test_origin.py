@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from bough.config.run_folder import RunDir
 from bough.errors import InputError
 from bough.methods.dpo import DPOConfig
-from bough.models.digest import folder_digest
-from bough.rundir import RunDir
-from bough.training.origin import Origin, start_of
+from bough.models.resolve import folder_digest
+from bough.training.run import Origin, start_of
 
 
 @pytest.fixture

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from bough.errors import InputError
-from bough.training.metrics_file import MetricsFile
-from bough.training.packing import PackedBatch
-from bough.training.source import Batch
-from bough.training.step import Step
+from bough.training.loop import MetricsFile
+from bough.training.plan import Batch
+from bough.training.step import PackedBatch, Step
 from tests.training.test_loop import trainer
 
 

@@ -15,20 +15,17 @@ from hypothesis import strategies as st
 
 from bough.config.training import TrainingConfig
 from bough.errors import BoughError, InputError
-from bough.methods.base import Example, Method
 from bough.methods.distill import DistillConfig
 from bough.methods.dpo import DPO, DPOConfig, Preference
 from bough.methods.grpo import GRPO, GroupExample, GRPOConfig
 from bough.methods.sft import SFT, Demonstration, SFTConfig
 from bough.policy.adapters import Lora, adapted_layers, add_actor
-from bough.policy.layers import Layers
-from bough.policy.policy import Policy
+from bough.policy.policy import Layers, Policy
 from bough.policy.population import Population
 from bough.policy.reference import Reference
-from bough.training.population import PopulationTrainer, Update
-from bough.training.population_step import PopulationStep, Work
-from bough.training.step import Step
-from bough.training.update import Updater
+from bough.training.method import Example, Method
+from bough.training.population import PopulationStep, PopulationTrainer, Update, Work
+from bough.training.step import Step, Updater
 from bough.types import Call
 
 FILE = Path("a.jsonl")

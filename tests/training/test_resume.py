@@ -9,7 +9,7 @@ import pytest
 
 from bough import bit_exact
 from bough.cli import main
-from bough.training.metrics_file import MetricsFile
+from bough.training.loop import MetricsFile
 from tests.training.killed_run import KilledRuns
 
 ROOT = Path(__file__).parents[2]

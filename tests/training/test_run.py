@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from bough.data.reader import read
 from bough.errors import InputError
 from bough.methods.examples import IN_MEMORY
 from bough.methods.sft import SFT, SFTConfig
-from bough.training.origin import start_of
-from bough.training.run import Trained, train
-from bough.trajectories.reader import read
+from bough.training.run import Trained, start_of, train
 
 FILE = Path(__file__).parents[1] / "samples" / "trl_messages.jsonl"
 

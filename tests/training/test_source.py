@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from bough.methods.base import Example
 from bough.methods.grpo import GroupExample
 from bough.methods.sft import SFTConfig
-from bough.training.source import Batch, PlannedSource
+from bough.training.method import Example
+from bough.training.plan import Batch, PlannedSource
 from bough.types import Call
 
 EXAMPLES = [

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from bough.methods.base import Example
 from bough.methods.dpo import DPO, DPOConfig, Preference
 from bough.methods.grpo import GRPO, GroupExample, GRPOConfig
 from bough.methods.sft import SFT, Demonstration, SFTConfig
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 from bough.policy.reference import Reference
+from bough.training.method import Example
 from bough.training.step import Step
 from bough.types import Call
 

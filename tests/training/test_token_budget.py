@@ -9,8 +9,8 @@ from bough.config.yaml_file import YamlFile
 from bough.methods.sft import SFTConfig
 from bough.policy.load import load_outline
 from bough.policy.processes import Processes
-from bough.training import token_budget
-from bough.training.token_budget import LEAST, MOST, Shape, budget_for, choose_budget, training_bytes
+from bough.training import plan
+from bough.training.plan import LEAST, MOST, Shape, budget_for, choose_budget, training_bytes
 from tests.policy.gpu import GIB, pretend
 
 SMOLLM2 = Shape(parameters=134_515_008, layers=30, hidden=576, inner=1536)
@@ -81,7 +81,7 @@ def test_on_a_gpu_the_settings_decide_what_a_weight_takes(
 ):
     asked: list[Any] = []
     pretend(monkeypatch, free=24)
-    monkeypatch.setattr(token_budget, "budget_for", lambda *_, **more: asked.append(more) or 4096)
+    monkeypatch.setattr(plan, "budget_for", lambda *_, **more: asked.append(more) or 4096)
     assert choose_budget(SFTConfig(train_file="x", model="tiny", **settings), OnGpu()) == 4096
     assert asked[0]["weight_bytes"] == weight and asked[0]["lora_r"] == (16 if settings.get("use_lora", True) else None)
     assert caplog.messages == ["token_budget: 4096 (24 GiB of GPU memory are free)."]

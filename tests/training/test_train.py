@@ -12,10 +12,10 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from bough.cli import main
+from bough.config.run_folder import RunDir
 from bough.models.resolve import resolve
 from bough.models.tiny import CONTEXT
-from bough.rundir import RunDir
-from bough.training.metrics_file import MetricsFile
+from bough.training.loop import MetricsFile
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -71,10 +71,10 @@ def test_grpo_makes_the_rewarded_answer_likelier(tmp_path: Path):
 
 def best_and_worst(model: str) -> tuple[float, float]:
     """Log-probabilities of the best and the worst attempt of the first group."""
-    from bough.calls.builder import CallBuilder
-    from bough.calls.template import load_template
+    from bough.chat.builder import CallBuilder
+    from bough.chat.template import load_template
+    from bough.data.reader import read
     from bough.policy.policy import Policy
-    from bough.trajectories.reader import read
     from bough.types import Group
 
     group = next(iter(read(SAMPLES / "knowlyr_grpo.jsonl")))
@@ -518,7 +518,7 @@ def test_a_tracker_that_breaks_does_not_stop_the_run(
         def finish(self) -> None:
             raise ConnectionError("the server is still gone")
 
-    monkeypatch.setattr("bough.tracking.trackers._start", lambda *_: Broken())
+    monkeypatch.setattr("bough.training.trackers._start", lambda *_: Broken())
     more = ["--max-steps", "2", "--report-to", "mlflow"]
     lines = train("sft", EPISODES, tmp_path / "run", *more)
     assert [line["step"] for line in lines] == [1, 2] and (tmp_path / "run" / "final").is_dir()

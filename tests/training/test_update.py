@@ -7,7 +7,7 @@ from torch import nn
 from bough.methods.sft import SFTConfig
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
-from bough.training.update import Updater
+from bough.training.step import Updater
 
 
 def test_an_update_sets_the_rate_of_its_step_and_clips_what_it_applies():

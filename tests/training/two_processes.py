@@ -23,8 +23,8 @@ import torch
 from bough.cli import main
 from bough.errors import BoughError
 from bough.policy.policy import Policy
-from bough.training.gradients import BatchGradients
 from bough.training.loop import Trainer
+from bough.training.step import BatchGradients
 
 PATIENCE_S = 240  # processes that wait for one another in vain wait for ever
 

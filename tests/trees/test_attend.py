@@ -9,7 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from bough.trees import attend
 from bough.trees.attend import BLOCK, block_mask, dense_mask, flex_tree_attention, sdpa_tree_attention
 from bough.trees.build import TokenTree
-from bough.trees.layers import Sight
+from bough.trees.mixers import Sight
 from tests.trees.samples import call
 
 SIGHTS = [Sight(), Sight(window=100), Sight(window=1), Sight(chunk=64), Sight(chunk=300)]

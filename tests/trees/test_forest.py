@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from bough.trees.forest import Segment, join, shared_lines, shared_trees
-from bough.trees.pack import plain_row, plain_rows, tree_row, tree_rows
+from bough.trees.pack import Segment, join, plain_row, plain_rows, shared_lines, shared_trees, tree_row, tree_rows
 from bough.types import Call
 
 

@@ -9,9 +9,12 @@ import pytest
 import torch
 
 from bough.policy.policy import Policy
-from bough.trees import delta_net, kernels, mamba2, mixers
+from bough.trees import mixers
+from bough.trees import mixers as delta_net
+from bough.trees import mixers as kernels
+from bough.trees import mixers as mamba2
 from bough.trees import recurrent as recurrent_module
-from bough.trees.kernels import DELTA_RULE, KIMI_DELTA_RULE, LINEAR_ATTENTION, fla_kernel, with_gates_per_channel
+from bough.trees.mixers import DELTA_RULE, KIMI_DELTA_RULE, LINEAR_ATTENTION, fla_kernel, with_gates_per_channel
 from bough.trees.recurrent import Branching
 from tests.policy.families import make
 from tests.policy.test_policy import EPISODE, distance, values_and_gradient

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from bough.trees.layers import Sight, branching_obstacle, layer_sights
+from bough.trees.mixers import Sight, branching_obstacle, layer_sights
 from tests.policy.families import HYBRIDS, PLAIN, TREES, make
 
 

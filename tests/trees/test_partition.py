@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.trees.build import TokenTree
-from bough.trees.partition import partition
+from bough.trees.build import TokenTree, partition
 from tests.trees.samples import call, call_sets
 
 

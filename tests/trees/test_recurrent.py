@@ -8,9 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.trees.convolution import tree_convolution
-from bough.trees.recurrent import Batch, Branching
-from bough.trees.two_pass import TwoPass
+from bough.trees.recurrent import Batch, Branching, TwoPass, tree_convolution
 from tests.trees.test_segments import PARENTS, parents, trees
 
 CPU = torch.device("cpu")

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bough.trees.build import TokenTree
-from bough.trees.segments import odd_windows, segments_by_level
+from bough.trees.recurrent import odd_windows, segments_by_level
 from tests.trees.samples import call_sets
 
 #     0 ─ 1 ─┬─ 2 ─ 3 ─┬─ 4

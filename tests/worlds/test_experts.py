@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from benchmarks.experts import outcome
 
+from bough.chat import hermes
 from bough.environments.base import Environment
 from bough.environments.isolated import shut_down
-from bough.speech import hermes
 from bough.types import Task, ToolCall
 from bough.worlds.household.environment import Household
 from bough.worlds.interpreter.environment import Interpreter

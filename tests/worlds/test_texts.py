@@ -5,23 +5,23 @@ from pathlib import Path
 
 import bough
 from bough.worlds.functions import benchmark, conversation
-from bough.worlds.household import environment, feedback, game, rooms
+from bough.worlds.household import engine, environment, game, generate
 from bough.worlds.interpreter import tool
-from bough.worlds.web import pages
+from bough.worlds.web import page
 
 SOURCE = Path(bough.__file__).parent
 # An example in help, and one of several phrases after which the viewer expects a task's goal.
-ALLOWED = {("verbs.py", "click-button"), ("viewer/summaries.py", "your task is to")}
+ALLOWED = {("commands/table.py", "click-button"), ("report/viewer/contents.py", "your task is to")}
 
 
 def texts_of_the_worlds() -> Iterator[str]:
     """Texts, names of things and names of tasks, from the worlds' own constants."""
-    yield from (feedback.NOTHING.rstrip("."), "You arrive at", "your task is to", f'"{environment.CLAIM}')
-    yield from (environment.HINT.strip(), feedback.BANNER.strip(), *game.KINDS)
-    table = rooms.rooms()
+    yield from (engine.NOTHING.rstrip("."), "You arrive at", "your task is to", f'"{environment.CLAIM}')
+    yield from (environment.HINT.strip(), engine.BANNER.strip(), *game.KINDS)
+    table = generate.rooms()
     things = {*table.fits, *table.traits, *(name for room in table.rooms for name in room.receptacles)}
     yield from (name for name in things if len(name) > 8)  # short ones are ordinary words: box, bed, desk
-    yield from (*pages.RELOADED, *pages.NOT_FOR_TEXT, *pages.ENOUGH, "click-button", "login-user", "miniwob")
+    yield from (*page.RELOADED, *page.NOT_FOR_TEXT, *page.ENOUGH, "click-button", "login-user", "miniwob")
     yield from (tool.NAME, tool.RESTARTED)
     yield from (name for name in benchmark.SETS if "_" in name)  # the others are ordinary words: parallel, multiple
     yield from (*benchmark.BACK_ENDS, conversation.MORE_FUNCTIONS, "bfcl")

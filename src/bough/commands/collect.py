@@ -1,19 +1,206 @@
-"""`bough collect`: many episodes, kept as they happened."""
+"""`bough.collect`: play many episodes and get them as a list."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from bough.config.rollouts import CollectConfig
-from bough.plural import plural
+from bough import event_loop
+from bough.commands.models import LoadedModel, ModelLike, model_name
+from bough.commands.objects import (
+    AgentLike,
+    EnvironmentLike,
+    Records,
+    Rewards,
+    StrPath,
+    make_config,
+    reward_weights,
+    settings_of,
+    where_to_play,
+)
+from bough.config.groups import CollectConfig
+from bough.data.writer import Writer
+from bough.environments.base import Environment
+from bough.environments.isolated import shut_down
+from bough.environments.registry import find
+from bough.environments.rubric import Rubric
+from bough.environments.tasks import configured
+from bough.errors import InputError
+from bough.files import replacing
+from bough.ledger import plural
+from bough.rollouts.agents import NO_EXPERT, Agent, make_agent
+from bough.rollouts.collect import AllLostError, Collection, NoExpertError, Tally
+from bough.rollouts.collect import collect as collect_episodes
+from bough.rollouts.rescore import rescore
+from bough.rollouts.runner import Attempt, LocalRunner, Runner, attempts, wanted_tasks
 from bough.terminal import console
-from bough.terminal.episodes import announce_episodes
+from bough.terminal.tables import EpisodesProgress, announce_episodes
+from bough.types import Trajectory
 
 
-def collect(config: CollectConfig) -> int:
+@settings_of(CollectConfig, "own_agent")
+def collect(
+    model: ModelLike,
+    environment: EnvironmentLike | None = None,
+    *,
+    agent: AgentLike | None = None,
+    rewards: Rewards | None = None,
+    output: StrPath | None = None,
+    **settings: Any,
+) -> Records[Trajectory]:
+    """Play episodes and return them as a list of trajectories, in the order of the tasks.
+
+    `model` is a name, a folder, a trained model, a model from `bough.load`, "expert" or
+    "random". `environment` is a name or an environment class; or `agent` is your own function
+    that plays a task against an address (`bough.recorded` shows how). `rewards` are names or
+    functions of a trajectory, a list of them or a mapping to weights; every trajectory
+    gets each of them and their weighted sum, `total`, in its `rewards`. `step_timeout_s` is
+    also the time limit of one reward.
+
+    `cluster` ("auto" or HOST:PORT) plays on the machines of a Ray cluster.
+
+    With `output`, a folder, the episodes are kept on disk too, and a collection that was
+    stopped resumes there. Without it nothing is left on disk; images that an environment
+    showed are lost then.
+    """
+    rubric = Rubric(reward_weights(rewards)) if rewards else None
+    loaded = model if isinstance(model, LoadedModel) else None
+    with TemporaryDirectory(prefix="bough-") as folder:
+        config = make_config(
+            CollectConfig, "collect", settings,
+            model=model_name(model), **where_to_play(environment, agent),
+            output=Path(output) if output is not None else Path(folder) / "collection",
+        )  # fmt: skip
+        if loaded is not None and config.cluster.address is not None:
+            raise InputError("a model in memory cannot play on a cluster; save it and give its folder as the model")
+        found = play(config, loaded.agent(config.sampling) if loaded else None)
+        found.raise_if_no_result()
+        collection, report = found.collection, found.report
+        played = list(collection)
+        if rubric is not None:
+            rubric.timeout_s = config.limits.step_timeout_s
+            played = rubric.score_all(played)
+            report |= {"not_scored": rubric.to_json()} if rubric.failed else {}
+            report |= {"scored_lowest": lowest} if (lowest := rubric.lowest_to_json()) else {}
+            report |= {"judged": costs} if (costs := rubric.costs()) else {}
+            _replace(collection.trajectories, played)
+    return Records(played, summary(report), report=report, path=None if output is None else Path(output))
+
+
+@dataclass(frozen=True)
+class Played:
+    """A collection with its report; `num_finished` counts the episodes that were asked for and are recorded."""
+
+    collection: Collection
+    report: dict[str, Any]
+    num_finished: int
+
+    def raise_if_no_result(self) -> None:
+        """Raises AllLostError or NoExpertError where no episode says anything about the agent."""
+        if not self.num_finished:
+            raise AllLostError(self.report["lost"])
+        if self.report["stops"].get(NO_EXPERT) == self.report["episodes"]:
+            raise NoExpertError(self.report["episodes"])
+
+
+def play(config: CollectConfig, agent: Agent | None = None) -> Played:
+    """Plays what is missing in the collection's folder, with the agent that the settings name unless one is given."""
+    environment_class = configured(find(config.environment.name), config.environment.options)
+    wanted = list(attempts(wanted_tasks(environment_class, config), config.attempts, config.seed))
+    with Collection(config) as collection:
+        missing = collection.missing(wanted)
+        if len(missing) < len(wanted):
+            then = "resuming" if missing else "nothing to play"
+            recorded = f"{len(wanted) - len(missing)} of {plural(len(wanted), 'episode is', 'episodes are')} recorded"
+            console.err().print(f"{recorded}; {then}")
+        report = None if missing else collection.old_report()
+        if report is None:
+            report = event_loop.run(_play_missing(config, collection, missing, agent))
+            collection.report(report)
+        collection.finish([attempt.id for attempt in wanted])
+    return Played(collection, report, sum(attempt.id in collection.finished for attempt in wanted))
+
+
+async def _play_missing(
+    config: CollectConfig, collection: Collection, missing: list[Attempt], agent: Agent | None
+) -> dict[str, Any]:
+    environment_class = configured(find(config.environment.name), config.environment.options)
+    if config.cluster.address is not None:
+        return await _play_on_cluster(config, collection, missing, environment_class)
+    tally = Tally()
+    try:
+        if missing:
+            agent = agent or await make_agent(config.agent, config.sampling)
+            tally = await _tally(LocalRunner.of(environment_class, agent, config.limits), config, collection, missing)
+    finally:
+        if agent is not None:
+            await agent.close()
+        await shut_down(environment_class)
+    report = _on_file(collection, tally)
+    if agent is not None:  # closed: its model is free for other work
+        rescored = rescore(agent, collection, config.rescore)
+        collection.keep_rescored(rescored.logprobs)
+        report |= rescored.numbers
+    return report
+
+
+async def _play_on_cluster(
+    config: CollectConfig, collection: Collection, missing: list[Attempt], environment_class: type[Environment]
+) -> dict[str, Any]:
+    """Like `_play_missing`, without the comparison with the trainer: the model is not in this process."""
+    from bough.rollouts.ray_workers import collecting_runner
+
+    tally, losses = Tally(), 0
+    if missing:
+        async with collecting_runner(config, environment_class) as runner:
+            tally = await _tally(runner, config, collection, missing)
+            losses = runner.worker_losses
+    return _on_file(collection, tally) | {"worker_losses": losses}
+
+
+async def _tally(runner: Runner, config: CollectConfig, collection: Collection, missing: list[Attempt]) -> Tally:
+    with EpisodesProgress(len(missing)) as bar:
+        return await collect_episodes(
+            runner, missing, collection.add_in_thread,
+            concurrency=config.concurrency, retries=config.retries,
+            tell=lambda tally: bar.tell(tally.to_json()),
+        )  # fmt: skip
+
+
+def _on_file(collection: Collection, now: Tally) -> dict[str, Any]:
+    """The numbers of every episode in the folder, with the failures and the time of this run."""
+    whole = Tally(faults=now.faults, lost=now.lost, seconds=now.seconds)
+    for trajectory in collection:
+        whole.add(trajectory)
+    return whole.to_json() | {"episodes_this_run": now.episodes}
+
+
+def _replace(file: Path, trajectories: list[Trajectory]) -> None:
+    """Puts the scored trajectories in the place of those that were played."""
+    with replacing(file) as draft, Writer(draft, batch=1024) as writer:
+        for trajectory in trajectories:
+            writer.write(trajectory)
+
+
+def summary(report: dict[str, Any]) -> str:
+    """The report in one or two lines."""
+    rate = report["success_rate"]
+    lines = [f"{plural(report['episodes'], 'episode')}, success {'unknown' if rate is None else f'{rate:.1%}'}"]
+    for title in ("stops", "errors", "faults"):
+        if report[title]:
+            lines.append(f"{title}: " + ", ".join(f"{count} {what}" for what, count in report[title].items()))
+    if report["lost"]:
+        lines.append(f"lost: {len(report['lost'])}")
+    return "\n".join(lines)
+
+
+# `bough collect`: many episodes, kept as they happened.
+
+
+def collect_command(config: CollectConfig) -> int:
     announce_episodes(config)
-
-    from bough.api.collect import play
 
     played = play(config)
     if config.as_json:
@@ -25,8 +212,7 @@ def collect(config: CollectConfig) -> int:
 
 
 def _tell(config: CollectConfig, numbers: dict[str, Any]) -> None:
-    from bough.rollouts.collect import lost_lines
-    from bough.rollouts.collection import TRAJECTORIES
+    from bough.rollouts.collect import TRAJECTORIES, lost_lines
 
     out = console.out()
     rate = numbers["success_rate"]

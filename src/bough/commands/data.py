@@ -1,4 +1,4 @@
-"""`bough data`: look at, check and convert data files."""
+"""`bough.write`, `bough.convert`, `bough.validate`, `bough.stats`, `bough.show`: data files and records."""
 
 from __future__ import annotations
 
@@ -6,25 +6,121 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from rich.progress import Progress
 from rich.table import Table
 
+from bough.commands.objects import (
+    Facts,
+    Records,
+    Source,
+    StrPath,
+    as_file,
+    is_path,
+    make_config,
+    records_of,
+    settings_of,
+)
 from bough.config.data import ConvertConfig, FormatsConfig, ShowConfig, StatsConfig, ValidateConfig
+from bough.data import transcript
+from bough.data.base import Format, Sample
+from bough.data.formats import FORMATS, named, writable
+from bough.data.reader import Problem, Problems, Reader, Statistics
+from bough.data.writer import ENDINGS, NotConvertedError, check_output
+from bough.data.writer import convert as convert_file
 from bough.errors import InputError
-from bough.formats import FORMATS, named, writable
-from bough.formats.base import Sample
-from bough.plural import plural
-from bough.terminal import console, transcript
-from bough.trajectories.convert import NotConvertedError
-from bough.trajectories.convert import convert as convert_file
-from bough.trajectories.problems import Problems
-from bough.trajectories.reader import Reader
-from bough.trajectories.statistics import Statistics
-from bough.trajectories.writer import check_output
+from bough.ledger import plural
+from bough.terminal import console
+
+PROBLEMS_SHOWN = 10
 
 
-def stats(config: StatsConfig) -> int:
+@settings_of(ConvertConfig, "file", "on_error")
+def write(records: Source, output: StrPath, **settings: Any) -> Path:
+    """Write records to a .jsonl or .jsonl.zst file; returns its path.
+
+    A record that the format cannot keep exactly is an InputError, and nothing is written.
+    """
+    if is_path(records):
+        raise InputError(f"{records!r} is a path; bough.convert writes a file in another format")
+    return _convert("write", records, output, settings)
+
+
+@settings_of(ConvertConfig, "file")
+def convert(source: Source, output: StrPath, **settings: Any) -> Path:
+    """Write a data file in another format; returns the new file's path."""
+    return _convert("convert", source, output, settings)
+
+
+def _convert(function: str, source: Source, output: StrPath, settings: dict[str, Any]) -> Path:
+    with as_file(source) as file:
+        config = make_config(ConvertConfig, function, settings, file=file, output=Path(output))
+        target = _writable(config.to)
+        if not config.output.name.endswith(ENDINGS):
+            raise InputError(f"{config.output}: the name must end in .jsonl or .jsonl.zst")
+        if config.output.exists() and not config.overwrite:
+            raise InputError(f"{config.output} exists; overwrite=True replaces it")
+        problems: list[Problem] = []
+        try:
+            convert_file(config, target, problems.append)
+        except NotConvertedError:
+            raise InputError(
+                f"{plural(len(problems), 'record')} cannot be written as {target.name}:", _shown(problems)
+            ) from None
+    return config.output
+
+
+def _writable(name: str) -> Format:
+    format = named(name)
+    if format.write is None:
+        raise InputError(f"the format {name} can only be read; writable: {', '.join(writable())}")
+    return format
+
+
+@settings_of(ValidateConfig, "file")
+def validate(source: StrPath, **settings: Any) -> Records[Problem]:
+    """Every bad row of a data file, with its file, line, reason and message; an empty list where all are good."""
+    config = make_config(ValidateConfig, "validate", settings, file=Path(source))
+    problems: list[Problem] = []
+    reader = Reader(config.source.file, format=config.source.format, on_error="skip", on_problem=problems.append)
+    good = sum(1 for _ in reader)
+    counts = {"rows": reader.rows, "good": good, "bad": len(problems), "reasons": dict(reader.skipped.most_common())}
+    summary = [f"{plural(reader.rows, 'row')}: {good} good, {len(problems)} bad", *_shown(problems)]
+    return Records(problems, "\n".join(summary), report=counts)
+
+
+@settings_of(StatsConfig, "file")
+def stats(source: Source, **settings: Any) -> Facts:
+    """What a data file or some records contain, in numbers."""
+    statistics, skipped = Statistics(), Counter[str]()
+    if is_path(source):
+        config = make_config(StatsConfig, "stats", settings, file=Path(source))
+        reader = Reader(config.source.file, format=config.source.format, on_error="skip")
+        for sample in reader:
+            statistics.add(sample)
+        skipped = reader.skipped
+    else:
+        for sample in records_of(source):
+            statistics.add(sample)
+    more = {"skipped": ", ".join(f"{count} {reason}" for reason, count in skipped.items())} if skipped else {}
+    return Facts({**dict(statistics.rows()), **more})
+
+
+def show(record: Sample) -> None:
+    """Print one trajectory, pair or group as a readable transcript."""
+    transcript.show(console.out(), record, type(record).__name__.lower())
+
+
+def _shown(problems: list[Problem]) -> list[str]:
+    more = [f"and {len(problems) - PROBLEMS_SHOWN} more"] if len(problems) > PROBLEMS_SHOWN else []
+    return [console.printable(str(problem)) for problem in problems[:PROBLEMS_SHOWN]] + more
+
+
+# `bough data`: look at, check and convert data files.
+
+
+def stats_command(config: StatsConfig) -> int:
     reader = Reader(config.source.file, format=config.source.format, on_error="skip")
     statistics = Statistics()
     for sample in _with_progress(reader):
@@ -42,7 +138,7 @@ def stats(config: StatsConfig) -> int:
     return 0
 
 
-def validate(config: ValidateConfig) -> int:
+def validate_command(config: ValidateConfig) -> int:
     """Reports every bad row on stdout, one line per problem; exit 2 if there is one."""
     problems = Problems()
     reader = Reader(config.source.file, format=config.source.format, on_error="skip", on_problem=problems.add)
@@ -63,7 +159,7 @@ def validate(config: ValidateConfig) -> int:
     return 2 if problems else 0
 
 
-def convert(config: ConvertConfig) -> int:
+def convert_command(config: ConvertConfig) -> int:
     """Writes the whole output or, on an error, nothing."""
     target = named(config.to)
     if target.write is None:
@@ -75,11 +171,12 @@ def convert(config: ConvertConfig) -> int:
     except NotConvertedError as error:
         if not error.bad:
             raise InputError(
-                f"{config.source.file}: no row could be converted, so nothing was written", _shown(problems)
+                f"{config.source.file}: no row could be converted, so nothing was written", _as_shown(problems)
             ) from None
         rows = f"{error.bad} bad row{'s' if error.bad > 1 else ''}"
         raise InputError(
-            f"{config.source.file} has {rows}, so nothing was written (--on-error skip drops them):", _shown(problems)
+            f"{config.source.file} has {rows}, so nothing was written (--on-error skip drops them):",
+            _as_shown(problems),
         ) from None
     if config.as_json:
         about = {"file": str(config.source.file), "output": str(config.output), "format": target.name}
@@ -90,7 +187,7 @@ def convert(config: ConvertConfig) -> int:
     return 0
 
 
-def show(config: ShowConfig) -> int:
+def show_command(config: ShowConfig) -> int:
     reader = Reader(config.source.file, format=config.source.format, on_error="skip")
     out, shown = console.out(), 0
     for shown, sample in enumerate(islice(reader, config.index, config.index + config.count), 1):
@@ -105,7 +202,7 @@ def show(config: ShowConfig) -> int:
     return 0
 
 
-def formats(config: FormatsConfig) -> int:
+def formats_command(config: FormatsConfig) -> int:
     if config.as_json:
         listed = [
             {"name": one.name, "read": True, "write": one.write is not None, "about": one.about}
@@ -129,7 +226,7 @@ def _with_progress(reader: Reader) -> Iterator[Sample]:
             yield sample
 
 
-def _shown(problems: Problems) -> list[str]:
+def _as_shown(problems: Problems) -> list[str]:
     return [console.printable(line) for line in problems.lines()]
 
 

@@ -9,12 +9,11 @@ from bough.config.play import EnvCheckConfig, EnvListConfig, EnvNewConfig, EnvSe
 from bough.config.yaml_file import write_value
 from bough.environments.adapters.names import ADAPTERS
 from bough.environments.base import blame
-from bough.environments.listing import ListedEnvironment, describe, list_environments
-from bough.environments.new import new_environment
-from bough.environments.registry import find
+from bough.environments.check import new_environment
+from bough.environments.registry import ListedEnvironment, describe, find, list_environments
 from bough.errors import BoughError
-from bough.plural import plural
-from bough.rollouts.check import check_configured
+from bough.ledger import plural
+from bough.rollouts.rescore import check_configured
 from bough.terminal import console
 
 

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bough.config.base import Config
-from bough.config.code_names import is_code
-from bough.config.environment import AGENT_PREFIX
+from bough.commands.table import RESUMED, VERBS, Verb, resolve
+from bough.config.base import Config, is_code
+from bough.config.groups import AGENT_PREFIX
 from bough.config.parts import leaves
-from bough.config.problems import flag, is_positional
+from bough.config.problems import flag, is_positional, on_command_line
+from bough.data.lines import files
 from bough.errors import InputError
 from bough.models.resolve import check_name
-from bough.trajectories.lines import files
 
 # Settings that name data files or folders, and those that name a single file.
 DATA = ("file", "train_file", "eval_file", "test_file", "also", "mix", "mixture", "reset_file")
@@ -32,7 +32,7 @@ def check_inputs(config: Config) -> None:
     if problems:
         raise InputError(f"{len(problems)} inputs cannot be used:", problems)
     for address in _values(config, "cluster"):
-        from bough.cluster.connection import check_address
+        from bough.rollouts.ray import check_address
 
         check_address(address)
 
@@ -78,7 +78,7 @@ def _unknown_models(config: Config) -> Iterator[str]:
     if not models and not others:
         return
     # The settings of other commands take a fifth of the time of one that needs no model.
-    from bough.config.corrections import is_server
+    from bough.config.curation import is_server
     from bough.config.evaluation import BASELINES
 
     for name in [*models, *(name for name in others if not is_server(name))]:
@@ -95,3 +95,31 @@ def _values(config: Config, name: str) -> list[Any]:
     if isinstance(value, dict):
         return list(value.values())
     return value if isinstance(value, list) else [] if value is None else [value]
+
+
+# Flags of other commands: what to say where a command is given one that it does not have.
+
+MAX_NAMED = 8  # commands that a sentence lists
+SEVERAL = "several processes train with accelerate launch --num_processes 2 -m bough {} …"
+PLAY = "it trains on files: record episodes with bough collect, then make the file with bough {}"
+# What to do instead, by command and flag.
+INSTEAD = {name: {"resume": "the same command resumes by itself"} for name in RESUMED}
+for _name, _select in (("sft", "demos"), ("dpo", "pairs")):
+    INSTEAD[_name] = dict.fromkeys(("cluster", "workers", "gpus_per_worker", "learners"), SEVERAL.format(_name))
+    INSTEAD[_name] |= dict.fromkeys(("environment", "agent"), PLAY.format(_select))
+
+
+def explained(command: str, name: str, problem: str) -> str:
+    """A better sentence than `problem` for the unknown flag of the setting `name`, if other commands have the flag."""
+    instead = INSTEAD.get(command, {}).get(name)
+    owners = [other for other, verb in VERBS.items() if name in _flags(verb)]
+    if not owners or ("did you mean" in problem and not instead):
+        return problem
+    more = ", …" if len(owners) > MAX_NAMED else ""
+    sentence = f"{flag(name)} is a flag of bough {', '.join(owners[:MAX_NAMED])}{more}, not of bough {command}"
+    return f"{sentence}; {instead}" if instead else sentence
+
+
+def _flags(verb: Verb) -> set[str]:
+    settings = leaves(resolve(verb.config)).values()
+    return {on_command_line(leaf) for leaf in settings if not is_positional(leaf.info)}

@@ -1,22 +1,125 @@
-"""`bough play`: a person at the terminal, or actions from a file."""
+"""`bough.play`: an episode played by a person, or a list of actions played back."""
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import JsonValue
 from pydantic_core import to_json
 
-from bough.api.play import play_configured, print_observation
+from bough import event_loop
+from bough.commands.objects import EnvironmentLike, environment_name, make_config, settings_of
 from bough.config.play import PlayConfig
-from bough.environments.base import Observation
+from bough.environments.base import Environment, Observation
+from bough.environments.isolated import Isolated, shut_down
+from bough.environments.registry import find
+from bough.environments.tasks import configured, tasks_of
 from bough.errors import InputError
+from bough.terminal import console
+from bough.types import Task
+
+# An id is searched for among this many tasks: there may be infinitely many.
+TASKS_SEARCHED = 10_000
+Tell = Callable[[int, Observation], None]
 
 
-def play(config: PlayConfig) -> int:
+@settings_of(PlayConfig, "json_lines")
+def play(environment: EnvironmentLike, actions: Sequence[str] | None = None, **settings: Any) -> list[Observation]:
+    """Play one episode and return what the environment answered: its start, then one observation per action.
+
+    `environment` is a name or a class. All of `actions` are played, also those after the
+    end of the episode. Without them you are asked for each action, as in `bough play`: an
+    empty line lists the possible ones, Ctrl-D ends the episode.
+    """
+    config = make_config(PlayConfig, "play", settings, environment=environment_name(environment), actions=None)
+    if actions is None:
+        return play_configured(config, None, lambda _, observation: print_observation(observation))
+    if isinstance(actions, str) or not all(isinstance(action, str) for action in actions):
+        raise InputError("actions are a list of texts, one for each step")
+    return play_configured(config, list(actions), lambda *_: None)
+
+
+def play_configured(config: PlayConfig, actions: list[str] | None, tell: Tell) -> list[Observation]:
+    """The episode of the settings, with these actions or a person's; `tell` gets each step as it happens."""
+    environment_class = configured(find(config.environment.name), config.environment.options)
+    return event_loop.run(_play(environment_class, _task(environment_class, config), actions, tell))
+
+
+def print_observation(observation: Observation) -> None:
+    """What a person sees of a step."""
+    out = console.out()
+    out.print(console.printable(observation.text), markup=False)
+    if observation.error:
+        out.print(f"({observation.error})", style="red", markup=False)
+    if observation.done:
+        word = {True: "success", False: "failure", None: "over"}[observation.success]
+        out.print(f"— {word}{f': {observation.stop}' if observation.stop else ''}", style="bold", markup=False)
+
+
+async def _play(
+    environment_class: type[Environment], task: Task, actions: list[str] | None, tell: Tell
+) -> list[Observation]:
+    environment = Isolated(environment_class, task)
+    seen: list[Observation] = []
+
+    def note(observation: Observation) -> None:
+        seen.append(observation)
+        tell(len(seen) - 1, observation)
+
+    try:
+        note(await environment.start())
+        while actions is not None or not seen[-1].done:
+            action = await _next(environment, actions, len(seen))
+            if action is None:
+                break
+            note(await environment.step(await environment.say(action)))
+    finally:
+        await environment.close()
+        await shut_down(environment_class)
+    return seen
+
+
+async def _next(environment: Isolated, actions: list[str] | None, number: int) -> str | None:
+    """The next of the given actions (even after the end of the episode), or what the person types."""
+    if actions is not None:
+        return actions[number - 1] if number <= len(actions) else None
+    while True:
+        try:
+            typed = (await asyncio.to_thread(input, "> ")).strip()
+        except EOFError:
+            return None
+        if typed:
+            return typed
+        console.err().print("\n".join(await environment.choices()) or "Write an action.", style="dim", markup=False)
+
+
+def _task(environment_class: type[Environment], config: PlayConfig) -> Task:
+    options: dict[str, JsonValue] = dict(config.environment.options)
+    if config.game is not None:
+        if "games" not in environment_class.Options.model_fields:
+            raise InputError(f"--game {config.game}: {environment_class.name} does not play game files")
+        if not config.game.is_file():
+            raise InputError(f"--game {config.game}: there is no such file")
+        options["games"] = str(config.game)
+    given = config.environment
+    tasks = tasks_of(environment_class, options=options, split=given.split, task_file=given.task_file, seed=config.seed)
+    wanted = config.task or "0"
+    for number, task in enumerate(itertools.islice(tasks, TASKS_SEARCHED)):
+        if wanted in (str(number), task.id):
+            return task
+    raise InputError(f"--task {wanted}: no task has that number or id")
+
+
+# `bough play`: a person at the terminal, or actions from a file.
+
+
+def play_command(config: PlayConfig) -> int:
     actions = list(_read_actions(config.actions)) if config.actions is not None else None
 
     def tell(step: int, observation: Observation) -> None:

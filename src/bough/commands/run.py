@@ -1,4 +1,4 @@
-"""`bough run`, `bough runs list` and `bough runs show`."""
+"""`bough.run`: the stages of a recipe, from a model and an environment to a better agent."""
 
 from __future__ import annotations
 
@@ -12,21 +12,54 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from bough.commands.objects import StrPath, make_config, settings_of
 from bough.config.run import RunConfig, RunsListConfig, RunsShowConfig
 from bough.config.yaml_file import write_value
 from bough.evaluation.comparison import Comparison
-from bough.runs.listing import command_of, command_run
-from bough.runs.listing import list_runs as runs_in
-from bough.runs.numbers import numbers_of
-from bough.runs.recipe import FILE_NAME, Recipe, plan, read_recipe
-from bough.runs.record import StageRecord
-from bough.runs.run import Run
-from bough.runs.settings_file import NAME, read_settings
-from bough.runs.summary import SummaryRow, summary
+from bough.experiments.listing import command_of, command_run
+from bough.experiments.listing import list_runs as runs_in
+from bough.experiments.recipe import FILE_NAME, NAME, Recipe, plan, read_recipe, read_settings
+from bough.experiments.record import StageRecord, numbers_of
+from bough.experiments.run import Run, SummaryRow, summary
+from bough.ledger import plural
 from bough.terminal import console
 
 
-def run(config: RunConfig) -> int:
+class RecipeRun:
+    """A finished run of a recipe: its `folder`, and a row for each of its evaluations."""
+
+    def __init__(self, name: str, folder: Path, evaluations: list[SummaryRow]) -> None:
+        self.name, self.folder, self.evaluations = name, folder, evaluations
+
+    def __repr__(self) -> str:
+        rows = [
+            f"{row.stage}: success {row.success:.1%} ({row.low:.1%} to {row.high:.1%}), "
+            f"{plural(row.episodes, 'episode')}"
+            if row.success is not None
+            else f"{row.stage}: success unknown"
+            for row in self.evaluations
+        ]
+        return "\n".join([f"{self.name} in {self.folder}", *rows])
+
+
+@settings_of(RunConfig)
+def run(recipe: StrPath, *, output_dir: StrPath | None = None, **settings: Any) -> RecipeRun:
+    """Run the stages of a recipe, a YAML file or the name of a shipped one.
+
+    Stages that have not changed are skipped; a run that was stopped resumes. `output_dir`
+    is the run's folder (default: runs/ and the recipe's name).
+    """
+    target = None if output_dir is None else Path(output_dir)
+    config = make_config(RunConfig, "run", settings, recipe=str(recipe), output_dir=target)
+    playing = Run.configured(config)
+    playing.play(console.announce)
+    return RecipeRun(playing.recipe.name, playing.folder, summary(playing.folder, playing.recipe))
+
+
+# `bough run`, `bough runs list` and `bough runs show`.
+
+
+def run_command(config: RunConfig) -> int:
     playing = Run.configured(config)
     if config.dry_run:
         return _show_plan(playing, config.as_json)
@@ -89,14 +122,16 @@ def show_run(config: RunsShowConfig) -> int:
 
 def _show_command(config: RunsShowConfig, command: str) -> int:
     """The folder of a single command: its progress and its settings."""
-    run, file = command_run(config.run, command), config.run / NAME
+    shown, file = command_run(config.run, command), config.run / NAME
     settings = read_settings(file)[1] if file.is_file() else {}
     if config.as_json:
         numbers = numbers_of(config.run)
-        console.print_json(run.to_json() | {"run": str(config.run), "settings": settings, "numbers": numbers})
+        console.print_json(shown.to_json() | {"run": str(config.run), "settings": settings, "numbers": numbers})
         return 0
     out = console.out()
-    out.print(", ".join(filter(None, [f"{run.name}: bough {run.made_by}", run.progress, run.result])), markup=False)
+    out.print(
+        ", ".join(filter(None, [f"{shown.name}: bough {shown.made_by}", shown.progress, shown.result])), markup=False
+    )
     for key, value in settings.items():
         out.print(console.printable(f"    {key}: {write_value(value)}"), markup=False)
     return 0

@@ -1,17 +1,181 @@
-"""`bough serve`: serve a model over an OpenAI-compatible address and record every call."""
+"""`bough.serve`: serve a model over an OpenAI-compatible address and record every call."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
 
 from bough import event_loop
-from bough.api.serve import Served
-from bough.config.serving import ServeConfig
+from bough.commands.models import LoadedModel, ModelLike, model_name
+from bough.commands.objects import AgentLike, StrPath, agent_name, make_config, settings_of
+from bough.config.groups import AGENT_PREFIX, SamplingConfig
+from bough.config.play import RecordedConfig, ServeConfig
+from bough.config.yaml_file import YamlFile
+from bough.engines.base import Engine
+from bough.engines.chat import TemplateEngine
+from bough.engines.load import load_engine
+from bough.engines.server.app import Endpoint, listen, need_server
+from bough.engines.server.session import SessionConfig
+from bough.engines.server.store import Recorder, Store
+from bough.environments.isolated import shut_down
+from bough.environments.registry import find
+from bough.errors import InputError
+from bough.event_loop import BackgroundLoop
+from bough.files import derived_seed, json_digest, without_absolute, write_atomically
+from bough.rollouts.agents import ModelAgent
+from bough.rollouts.episode import play
 from bough.terminal import console
+from bough.types import Task, Trajectory
+
+SETTINGS = "config.yaml"
+# What must not change in a folder: its records would be of several models, and only one could be shown.
+FIXED = ("model", "adapter", "engine", "chat_template")
 
 
-def serve(config: ServeConfig) -> int:
+class Served:
+    """A model, its endpoint and its store, on the event loop that calls `start`."""
+
+    def __init__(self, config: ServeConfig, engine: Engine | None = None) -> None:
+        need_server()
+        from bough.engines.server.app import access
+
+        self.config = config
+        self._access = access(config.host, config.access_key_variable)
+        self._listening = listen(config.host, config.port)
+        self._engine = engine
+        self._owns_engine = engine is None
+        self._endpoint: Endpoint | None = None
+
+    @property
+    def base_url(self) -> str:
+        host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
+        return f"http://{host}:{self._listening.getsockname()[1]}/v1"
+
+    async def start(self) -> None:
+        """Loads the model and begins to answer."""
+        from bough.engines.server.app import make_app
+
+        try:
+            store = _open_store(self.config)
+            engine = self._engine = self._engine or await load_engine(self.config.agent, self.config.sampling)
+            recorder = Recorder(
+                agent=engine.name,
+                config_of=lambda name: _session_config(engine, self.config.sampling, self.config.seed, name),
+                store=store,
+                timeout_s=self.config.session_timeout_s,
+            )
+            texts = _token_texts(engine)
+            app = make_app(recorder, self._access, model=engine.name, token_texts=texts)
+            self._endpoint = Endpoint(app, self._listening, host=self.config.host)
+            await self._endpoint.start()
+        except BaseException:
+            self._listening.close()
+            raise
+
+    async def close(self) -> None:
+        """Stops. Open sessions stay open in the folder."""
+        if self._endpoint is not None:
+            await self._endpoint.close()
+        if self._engine is not None and self._owns_engine:
+            await self._engine.close()
+
+
+class RecordingServer:
+    """A server in a thread of its own, until `close`, the end of a `with` block or of the program.
+
+    `base_url` is what an OpenAI client takes; `session(name)` is that of a session.
+    """
+
+    def __init__(self, served: Served) -> None:
+        self._served, self._loop = served, BackgroundLoop("bough-serve")
+        try:
+            self._loop.run(served.start())
+        except BaseException:
+            self._loop.close()
+            raise
+
+    @property
+    def base_url(self) -> str:
+        return self._served.base_url
+
+    def session(self, name: str) -> str:
+        """The base URL of a session."""
+        return f"{self.base_url.removesuffix('/v1')}/s/{name}/v1"
+
+    def close(self) -> None:
+        """Stops answering."""
+        if not self._loop.loop.is_closed():
+            self._loop.run(self._served.close())
+            self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{self._served.config.record} at {self.base_url}>"
+
+
+@settings_of(ServeConfig)
+def serve(model: ModelLike, record: StrPath, *, port: int = 0, **settings: Any) -> RecordingServer:
+    """Serve a model over an OpenAI-compatible address and record every call in the folder `record`.
+
+    `model` is a name, a folder, a trained or a loaded model. The server runs in a thread of
+    its own, until `close` or the end of a `with` block.
+    """
+    name = model_name(model)
+    config = make_config(ServeConfig, "serve", settings, model=name, record=Path(record), port=port)
+    engine = None
+    if isinstance(model, LoadedModel):
+        engine = model.agent(config.sampling).engine
+    return RecordingServer(Served(config, engine))
+
+
+def _session_config(engine: Engine, sampling: SamplingConfig, seed: int, name: str) -> SessionConfig:
+    own_seed = derived_seed(seed, name)
+    return SessionConfig(lambda number: engine.open(f"{name}/{number}", seed=own_seed), sampling, own_seed)
+
+
+def _open_store(config: ServeConfig) -> Store:
+    """The folder, with the settings that it was begun with."""
+    folder = config.record.absolute()
+    file = folder / SETTINGS
+    values: dict[str, Any] = without_absolute(config.model_dump(mode="json"), folder)
+    if file.exists():
+        old = YamlFile.read(file).values.get("agent", {})
+        changed = [name for name in FIXED if old.get(name) != values["agent"].get(name)]
+        if changed:
+            raise InputError(
+                f"{config.record} contains sessions recorded with different settings; give another --record:",
+                [f"{name} was {old.get(name)!r}, now {values['agent'].get(name)!r}" for name in changed],
+            )
+    store = Store(folder)
+    write_atomically(file, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+    return store
+
+
+def _token_texts(engine: Engine) -> Any:
+    if not isinstance(engine, TemplateEngine):
+        return None
+    tokenizer = engine.template.tokenizer
+    return lambda ids: [tokenizer.decode([token]) for token in ids]
+
+
+# `bough serve`: serve a model over an OpenAI-compatible address and record every call.
+
+
+def serve_command(config: ServeConfig) -> int:
     event_loop.run(_serve(config))
     return 0
 
@@ -40,3 +204,54 @@ def _tell(config: ServeConfig, base_url: str) -> None:
     sessions = base_url.removesuffix("/v1")
     out.print(f"a session: {sessions}/s/NAME/v1, closed by POST {sessions}/s/NAME/end", markup=False)
     out.print(f"recording in {config.record}; Ctrl-C stops", markup=False)
+
+
+# `bough.recorded`: run an agent function once and get what it did as a trajectory.
+
+
+@settings_of(RecordedConfig)
+@asynccontextmanager
+async def recorded(
+    agent: AgentLike, model: ModelLike = "smollm2", task: Task | Mapping[str, Any] | str = "task", **settings: Any
+) -> AsyncIterator[Trajectory]:
+    """Run an agent function on one task against a model, and give the trajectory of what it did.
+
+        async def agent(task, client):                 # or a plain function; or base_url in place of client
+            answer = await client.chat.completions.create(model="any", messages=[…])
+            return "42" in answer.choices[0].message.content
+
+        async with bough.recorded(agent, "smollm2", task={"question": "6 × 7?"}) as trajectory:
+            print(trajectory.success, trajectory.turns[0].call.logprobs)
+
+    The function takes what it needs by name: `task`, `base_url`, `client` (an OpenAI client,
+    async for an `async def`), `model` and `seed`. It returns a reward, True or False, a mapping
+    with `reward`, `success` and other numbers, or None. `task` is a task, its data or its id.
+    Raises EnvironmentFailedError if the function raises. `model` is as in `bough.collect`.
+    """
+    config = make_config(RecordedConfig, "recorded", settings, model=model_name(model))
+    environment_class = find(f"{AGENT_PREFIX}{agent_name(agent)}")
+    played = _task(task, environment_class.name)
+    player = model.agent(config.sampling) if isinstance(model, LoadedModel) else await _player(config)
+    try:
+        trajectory, _ = await play(
+            environment_class, played, player, id=f"{played.id}#0",
+            seed=derived_seed(config.seed, played.id), limits=config.limits,
+        )  # fmt: skip
+        yield trajectory
+    finally:
+        await player.close()
+        await shut_down(environment_class)
+
+
+async def _player(config: RecordedConfig) -> ModelAgent:
+    from bough.engines.load import load_engine
+
+    return ModelAgent(await load_engine(config.agent, config.sampling))
+
+
+def _task(given: Task | Mapping[str, Any] | str, environment: str) -> Task:
+    if isinstance(given, Task):
+        return given
+    if isinstance(given, str):
+        return Task(id=given, environment=environment)
+    return Task(id=json_digest(dict(given), size=8), environment=environment, data=dict(given))

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from bough.config.base import Config
-from bough.config.report import ReportConfig
+from bough.config.groups import MODEL, CallsConfig, ReportConfig
 
 
 class SourceConfig(Config):
@@ -62,3 +62,20 @@ class ShowConfig(Config):
 
 class FormatsConfig(ReportConfig):
     """Lists the file formats that Bough reads and writes."""
+
+
+# Settings of `bough doctor`.
+
+
+class DoctorConfig(ReportConfig):
+    """Shows which tokens of a data file a model would be trained on, counts them, and reports problems.
+
+    Exits with 2 if a row is bad, an answer does not fit, or nothing would be trained.
+    """
+
+    source: SourceConfig
+    model: str = Field("smollm2", description=MODEL)
+    calls: CallsConfig = CallsConfig()
+    samples: int = Field(1, ge=0, description="number of records to show token by token")
+    limit: int = Field(1000, ge=1, description="number of records to tokenise")
+    output: Path | None = Field(None, description="a folder for the settings, the report and the ledger")

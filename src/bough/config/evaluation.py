@@ -8,13 +8,17 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
 from bough.config.base import Config
-from bough.config.cluster import ClusterConfig
-from bough.config.environment import PlayedTasksConfig
+from bough.config.groups import (
+    AgentConfig,
+    ClusterConfig,
+    CollectConfig,
+    LimitsConfig,
+    PlayedTasksConfig,
+    ReportConfig,
+    SamplingConfig,
+)
 from bough.config.parts import Leaf, leaves
 from bough.config.problems import flag
-from bough.config.report import ReportConfig
-from bough.config.rollouts import AgentConfig, CollectConfig, LimitsConfig
-from bough.config.sampling import SamplingConfig
 
 BASELINES = ("expert", "random")
 # Settings of both uses; those of the held-out file belong to --eval-file, all others to --environment.

@@ -8,8 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from bough.config.base import Config
-from bough.config.environment import OptionValues, PlayedTasksConfig
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import OptionValues, PlayedTasksConfig, SamplingConfig
 
 
 class OnlineEnvironmentConfig(PlayedTasksConfig):

@@ -8,6 +8,7 @@ A flat name may be that of the part itself: `environment: web` is `environment: 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -195,3 +196,14 @@ def _flat(name: str, info: FieldInfo) -> str:
 
 def _default(info: FieldInfo) -> Any:
     return None if info.is_required() else info.get_default(call_default_factory=True)
+
+
+# Names that become part of a path. They come from files, so they must not lead out of the folder.
+
+NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+RULE = "a name consists of at most 100 letters, digits, dashes, underscores and dots, and no dot first"
+
+
+def is_name(text: str) -> bool:
+    """Whether `text` can be the name of a file or folder inside another."""
+    return NAME.fullmatch(text) is not None

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from bough.config.parts import Leaf, flattened, leaves, other_names, parts, spelling
 from bough.errors import InputError, did_you_mean
-from bough.plural import plural
+from bough.ledger import plural
 
 NAMED = re.compile(r"`(\w+)`")
 RULES = {

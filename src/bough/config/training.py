@@ -12,10 +12,9 @@ from typing import Any, Literal, Self
 from pydantic import Field, ValidationInfo, ValidatorFunctionWrapHandler, field_validator, model_validator
 
 from bough.config.base import Config
-from bough.config.calls import MODEL, CallsConfig
+from bough.config.groups import MODEL, CallsConfig, ReportConfig
 from bough.config.parts import leaves
 from bough.config.problems import named
-from bough.config.report import ReportConfig
 
 # Settings that need eval_file, and those that have no effect with an environment.
 OF_HELD_OUT = ("eval_steps", "early_stopping_patience", "save_best_model")

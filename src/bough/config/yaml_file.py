@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from bough.disk import read_small
 from bough.errors import InputError
+from bough.files import read_small
 
 # The longest shipped recipe has 2 kB, 150 values and 6 levels.
 MAX_BYTES = 256 << 10

@@ -19,22 +19,17 @@ from typing import Any, TypeVar
 from pydantic import JsonValue
 
 from bough.config.curation import CounterfactualConfig
-from bough.config.rollouts import LimitsConfig
-from bough.curation.branches import Branch, BranchAgent, at_round
-from bough.curation.journal import Journal, Result
-from bough.curation.posterior import Rate, probability_better
-from bough.curation.round_pairs import round_pair
-from bough.curation.rounds import Round
-from bough.digest import derived_seed
+from bough.config.groups import LimitsConfig
+from bough.curation.rounds import Journal, Rate, Result, Round, probability_better, round_pair
+from bough.curation.states import Branch, BranchAgent, at_round
 from bough.engines.base import Answer, ContextFullError, EngineError
-from bough.environments.base import Environment, EnvironmentFailedError
+from bough.environments.base import Environment, EnvironmentFailedError, action_of
 from bough.environments.replay import ReplayError
-from bough.environments.rules import action_of
+from bough.files import derived_seed
 from bough.ledger import Ledger
 from bough.rollouts.agents import NO_EXPERT, Agent, NoAdviceError
-from bough.rollouts.attempt import Attempt
 from bough.rollouts.collect import collect
-from bough.rollouts.runner import LocalRunner
+from bough.rollouts.runner import Attempt, LocalRunner
 from bough.types import Pair, Trajectory, Turn, conversation
 
 T = TypeVar("T")

@@ -6,21 +6,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from bough import event_loop
-from bough.config.corrections import CorrectionsConfig
-from bough.config.curation import CurationConfig, DemosConfig, GroupsConfig, PairsConfig
-from bough.curation.correction_work import CorrectionWork
+from bough.config.curation import CorrectionsConfig, CurationConfig, DemosConfig, GroupsConfig, PairsConfig
+from bough.config.groups import Weight
+from bough.curation.corrections import CorrectionWork
 from bough.curation.counterfactual import Cost
-from bough.curation.demonstrations import demonstrations
-from bough.curation.groups import groups
-from bough.curation.output import write_out
-from bough.curation.pair_work import PairWork
-from bough.curation.scoring import means, scored
-from bough.curation.source import SourcedTrajectory
+from bough.curation.demonstrations import demonstrations, groups
+from bough.curation.pairs import PairWork
+from bough.curation.source import SourcedTrajectory, write_out
+from bough.environments.rubric import TIMEOUT_S, TOTAL, Rubric
 from bough.errors import InputError
 from bough.ledger import Ledger
 from bough.rollouts.agents import ModelAgent
@@ -123,3 +121,26 @@ def _scored(
     report = {"rewards": means(with_rewards, rubric), "not_scored": rubric.to_json()}
     report |= {"scored_lowest": lowest} if (lowest := rubric.lowest_to_json()) else {}
     return with_rewards, report | ({"judged": costs} if (costs := rubric.costs()) else {})
+
+
+# Scoring recorded trajectories with the requested rewards.
+
+
+def scored(
+    filed: Sequence[SourcedTrajectory], rewards: Mapping[str, Weight], timeout_s: float = TIMEOUT_S
+) -> tuple[list[SourcedTrajectory], Rubric]:
+    """The trajectories with every reward and their total, and the rubric, which knows what failed."""
+    rubric = Rubric(rewards, timeout_s=timeout_s)
+    found = rubric.score_all([item.trajectory for item in filed])
+    return [replace(item, trajectory=trajectory) for item, trajectory in zip(filed, found, strict=True)], rubric
+
+
+def means(filed: Sequence[SourcedTrajectory], rubric: Rubric) -> dict[str, float | None]:
+    """The mean of each reward of the rubric and of the total, over the trajectories that have it."""
+    names = [*(part.name for part in rubric.parts), TOTAL]
+    return {name: _mean(item.trajectory.rewards[name] for item in filed) for name in names}
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import JsonValue
 
+from bough.data.base import Sample
+from bough.data.reader import Reader
+from bough.data.writer import ENDINGS, Writer
 from bough.errors import InputError
+from bough.files import replacing, write_json
 from bough.ledger import Ledger
-from bough.trajectories.reader import Reader
 from bough.types import Group, Pair, Trajectory
 
 
@@ -49,3 +53,28 @@ def _read(source: Path, ledger: Ledger, format: str) -> Iterator[SourcedTrajecto
             yield SourcedTrajectory(trajectory, reader.place.file, reader.place.line)
     for reason, count in reader.skipped.items():
         ledger.drop(reason, count)
+
+
+# Writing curated records with their ledgers next to them; both completely or not at all.
+
+
+def ledger_path(output: Path) -> Path:
+    """The ledger of pairs.jsonl is pairs.ledger.json."""
+    ending = next(ending for ending in ENDINGS if output.name.endswith(ending))
+    return output.with_name(output.name.removesuffix(ending) + ".ledger.json")
+
+
+def write_out(output: Path, records: Iterable[Sample], ledgers: Sequence[Ledger], **more: Any) -> int:
+    """Writes the records, and their ledgers with `more`; returns the number of records.
+
+    Raises InputError with the ledgers if there are no records.
+    """
+    with replacing(output) as draft:
+        with Writer(draft, batch=1024, batch_s=60) as writer:
+            for record in records:
+                writer.write(record)
+            writer.flush()
+        if not writer.written:
+            raise InputError(f"there is nothing to write to {output}:", [str(ledger) for ledger in ledgers])
+        write_json(ledger_path(output), {"ledgers": [ledger.to_json() for ledger in ledgers], **more})
+    return writer.written

@@ -6,11 +6,26 @@ for one action lead to the same state, though to different histories.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
 
-from bough.digest import json_digest
-from bough.environments.rules import MistakeRules, action_of
-from bough.types import Message, Task, Trajectory, Turn
+from pydantic import JsonValue
+
+from bough.config.base import is_code
+from bough.config.groups import make_options
+from bough.curation.source import SourcedTrajectory
+from bough.engines.base import Answer, Chat
+from bough.environments.base import Environment, MistakeRules, action_of
+from bough.environments.isolated import Isolated
+from bough.environments.mistakes import all_rules
+from bough.environments.registry import find, find_listed
+from bough.environments.replay import ReplayError, replay
+from bough.errors import InputError, did_you_mean
+from bough.files import json_digest
+from bough.rollouts.agents import Agent
+from bough.types import Message, Task, Trajectory, Turn, conversation
 
 State = str
 
@@ -64,3 +79,161 @@ def _common(left: Iterable[object], right: Iterable[object]) -> int:
 
 def _digest(*parts: object) -> State:
     return json_digest(parts, size=16)
+
+
+# Branches: replay an episode up to a turn, give another reply there, and let an agent finish.
+# A branch is an episode like any other, played from its start by an agent that first repeats the recorded replies. If
+# the environment does not answer as it did when it was recorded, nothing that follows could be compared, and
+# `ReplayError` is raised.
+
+# Replays at a time: each may hold a page of a browser.
+REPLAYS = 8
+
+
+@asynccontextmanager
+async def at_round(environment_class: type[Environment], trajectory: Trajectory, at: int) -> AsyncIterator[Isolated]:
+    """The environment in its state before turn `at`, closed on exit."""
+    environment = await replay(lambda task: Isolated(environment_class, task), trajectory, at)
+    try:
+        yield environment
+    finally:
+        await environment.close()
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Turn `at` of a trajectory, answered with `reply` instead."""
+
+    trajectory: Trajectory
+    at: int
+    reply: Answer
+
+
+class BranchAgent:
+    """Plays branches, each by the id of its episode, and leaves the rest to `agent`."""
+
+    def __init__(self, agent: Agent, branches: dict[str, Branch]) -> None:
+        self.agent, self.branches = agent, branches
+        self.name = agent.name
+
+    def enter(self, environment: Isolated, *, episode: str, seed: int) -> Chat:
+        return _BranchChat(self.branches[episode], self.agent.enter(environment, episode=episode, seed=seed))
+
+    async def close(self) -> None:
+        await self.agent.close()
+
+
+class _BranchChat:
+    def __init__(self, branch: Branch, chat: Chat) -> None:
+        self.branch, self.chat, self.turn = branch, chat, 0
+
+    async def answer(self, messages: list[Message], tools: list[dict[str, Any]]) -> Answer:
+        trajectory, at = self.branch.trajectory, self.branch.at
+        self.turn += 1
+        if self.turn <= at:
+            return Answer(trajectory.turns[self.turn - 1].reply, trajectory.turns[self.turn - 1].call, "stop")
+        if self.turn == at + 1:
+            if messages != conversation(trajectory.start, trajectory.turns[:at]):
+                raise ReplayError(f"{trajectory.id}: the environment does not answer as it did before turn {at + 1}")
+            return self.branch.reply
+        return await self.chat.answer(messages, tools)
+
+    def close(self) -> None:
+        self.chat.close()
+
+
+# The environments of recorded episodes, and the mistake rules that apply to them.
+# A record may name an environment that is built in or installed. Code that a record names is never run: the user
+# names it with `--environment`. `--rules` gives the rules of an environment to records that name none, such as files
+# from elsewhere.
+
+EnvironmentOf = Callable[[SourcedTrajectory], type[Environment] | None]
+RulesOf = Callable[[SourcedTrajectory], MistakeRules]
+
+
+@dataclass
+class EnvironmentLookup:
+    """Finds each record's environment once. `required`: an environment that is not installed is an error."""
+
+    environment: str | None = None
+    rules: str | None = None
+    rule_options: Mapping[str, JsonValue] = field(default_factory=dict)
+    required: bool = False
+    _found: dict[str, type[Environment] | None] = field(default_factory=dict, init=False)
+    _rules: dict[str | None, MistakeRules] = field(default_factory=dict, init=False)
+
+    @property
+    def opened(self) -> list[type[Environment]]:
+        """The environments that episodes may have been replayed in."""
+        return [found for found in self._found.values() if found is not None]
+
+    def environment_of(self, item: SourcedTrajectory) -> type[Environment] | None:
+        """The environment that an episode was played in; None where its task names none, or one not installed."""
+        name = self.environment or item.trajectory.task.environment
+        if not name:
+            return None
+        if name not in self._found:
+            if not self.environment and is_code(name):
+                raise InputError(
+                    f"{item.file}:{item.line}: the task's environment is {name!r}. Code that a file names is not run; "
+                    f"if you trust it, give --environment {name}"
+                )
+            self._found[name] = find(name) if self.environment else _installed(name, required=self.required)
+        return self._found[name]
+
+    def rules_of(self, item: SourcedTrajectory) -> MistakeRules:
+        """The mistake rules for an episode: those of its environment, where that is known."""
+        name = self._rules_name(item)
+        if name not in self._rules:
+            self._rules[name] = self._find_rules(name)
+        return self._rules[name]
+
+    def learn(self, items: Sequence[SourcedTrajectory]) -> None:
+        """Adapts each environment's rules to its episodes. Raises InputError for options that no rules have."""
+        of_rules: dict[str | None, list[SourcedTrajectory]] = {}
+        for item in items:
+            of_rules.setdefault(self._rules_name(item), []).append(item)
+        every = {name: self.rules_of(members[0]) for name, members in of_rules.items()}
+        known = {option for rules in every.values() for option in type(rules).Options.model_fields}
+        if unknown := [option for option in self.rule_options if option not in known]:
+            raise InputError(
+                f"--rule-options {unknown[0]} is not an option of these episodes' rules"
+                f"{did_you_mean(unknown[0], sorted(known))}; --rules NAME chooses an environment's rules"
+            )
+        for name, rules in every.items():
+            fields = type(rules).Options.model_fields
+            options = {option: value for option, value in self.rule_options.items() if option in fields}
+            trajectories = (item.trajectory for item in of_rules[name])
+            self._rules[name] = rules.learn(trajectories, make_options(type(rules).Options, options))
+
+    def check_reasons(self, reasons: Iterable[str], items: Iterable[SourcedTrajectory], also: Iterable[str]) -> None:
+        """Raises InputError for a reason that neither the episodes' rules nor `also` give."""
+        wanted = list(reasons)
+        if not wanted:
+            return
+        distinct = {id(rules): rules for rules in map(self.rules_of, items)}
+        known = {*also, *(reason for rules in distinct.values() for reason in all_rules(rules))}
+        if unknown := [reason for reason in wanted if reason not in known]:
+            raise InputError(
+                f"no rule for these episodes gives the reason {unknown[0]!r}{did_you_mean(unknown[0], sorted(known))}; "
+                "--rules NAME applies the rules of an environment that the episodes do not name"
+            )
+
+    def _rules_name(self, item: SourcedTrajectory) -> str | None:
+        return self.rules or self.environment or item.trajectory.task.environment
+
+    def _find_rules(self, name: str | None) -> MistakeRules:
+        if name is not None and name in (self.rules, self.environment):
+            return find(name).mistake_rules()
+        # Whatever a file names that is not installed here has no rules but the generic ones.
+        found = None if name is None or is_code(name) else _installed(name)
+        return MistakeRules() if found is None else found.mistake_rules()
+
+
+def _installed(name: str, *, required: bool = False) -> type[Environment] | None:
+    try:
+        return find_listed(name)
+    except InputError:
+        if required:
+            raise
+        return None

@@ -12,14 +12,12 @@ from collections.abc import Callable
 from copy import copy
 from typing import TYPE_CHECKING, Any, Self
 
-from bough.calls.encoder import Encoder
-from bough.calls.growing import Prompts
-from bough.calls.reply import read_reply
-from bough.calls.template import ChatTemplate
-from bough.config.sampling import SamplingConfig
+from bough.chat.builder import read_reply
+from bough.chat.forms import BeforeMark
+from bough.chat.growing import Prompts
+from bough.chat.template import ChatTemplate, Encoder
+from bough.config.groups import SamplingConfig
 from bough.engines.base import Answer, StreamingTokenEngine, TokenEngine
-from bough.engines.incremental import IncrementalText
-from bough.speech.marks import BeforeMark
 from bough.types import Call, Message
 
 if TYPE_CHECKING:
@@ -128,3 +126,36 @@ class TemplateChat:
 def mix(seed: int, answer: int) -> int:
     """A seed for each answer of an episode, the same in any process."""
     return (seed * 0x9E3779B97F4A7C15 + answer * 0xBF58476D1CE4E5B9 + 1) % (1 << 63)
+
+
+# Tokens to text while they are sampled: each piece when it is certain, never half a character.
+
+# What a tokenizer writes for bytes that are not, or not yet, a character.
+UNFINISHED = "\ufffd"
+# Tokens without a complete character, after which no more text is passed on.
+MAX_PENDING = 64
+
+
+class IncrementalText:
+    """Passes the text of tokens on to `on_text`.
+
+    Some tokenizers write a token differently at the start of a text, so new tokens are decoded
+    together with those of the piece before them, whose text is then cut off.
+    """
+
+    def __init__(self, template: ChatTemplate, on_text: Callable[[str], None]) -> None:
+        self._template, self._on_text = template, on_text
+        self._before: list[int] = []
+        self._new: list[int] = []
+
+    def add(self, ids: list[int]) -> None:
+        self._new += [token for token in ids if token not in self._template.stop_ids]
+        # A character has at most four bytes: what is not one by then never becomes one, and is not decoded for ever.
+        if not self._new or len(self._new) > MAX_PENDING:
+            return
+        known = self._template.decode(self._before)
+        text = self._template.decode(self._before + self._new)
+        if len(text) <= len(known) or text.endswith(UNFINISHED):
+            return
+        self._before, self._new = self._new, []
+        self._on_text(text[len(known) :])

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bough.config.rollouts import AgentConfig
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import AgentConfig, SamplingConfig
 from bough.engines.base import Engine, TokenEngine
 from bough.errors import InputError
-from bough.models.names import agent_name
+from bough.models.resolve import agent_name
 
 
 async def load_engine(config: AgentConfig, sampling: SamplingConfig) -> Engine:
@@ -17,7 +16,7 @@ async def load_engine(config: AgentConfig, sampling: SamplingConfig) -> Engine:
         return await _server(config, sampling)
     if config.base_url is not None and config.engine == "local":
         raise InputError(f"--base-url {config.base_url} needs --engine openai or --engine vllm")
-    from bough.calls.template import load_template
+    from bough.chat.template import load_template
     from bough.engines.chat import TemplateEngine
     from bough.policy.load import base_and_adapter
 
@@ -46,7 +45,7 @@ async def _vllm(config: AgentConfig, name: str, adapter: Path | None) -> TokenEn
         from bough.engines.vllm import VLLMEngine
 
         return await VLLMEngine.load(name, adapter=adapter)
-    from bough.engines.vllm_server import VLLMServerEngine
+    from bough.engines.vllm import VLLMServerEngine
 
     engine = await VLLMServerEngine.load(config.base_url, key_variable=config.key_variable)
     if adapter is not None:
@@ -55,7 +54,7 @@ async def _vllm(config: AgentConfig, name: str, adapter: Path | None) -> TokenEn
 
 
 async def _server(config: AgentConfig, sampling: SamplingConfig) -> Engine:
-    from bough.calls.template import load_template
+    from bough.chat.template import load_template
     from bough.engines.openai import OpenAIEngine
 
     if config.base_url is None:

@@ -7,20 +7,34 @@ server that gives no token ids gives answers without a call.
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
+import os
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import Any
+import sys
+import zlib
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, urlsplit
 
-from bough.calls.template import ChatTemplate
-from bough.config.sampling import SamplingConfig
+from pydantic_core import to_json
+
+from bough.chat import hermes
+from bough.chat import template as fallback
+from bough.chat.template import ChatTemplate, with_hint
+from bough.config.groups import SamplingConfig
 from bough.engines.base import Answer, ContextFullError, EngineError
 from bough.engines.chat import mix
-from bough.engines.http import RequestRefusedError, Server, ServerLimits
-from bough.engines.wire import conversation, read_answer
 from bough.errors import InputError, did_you_mean
-from bough.types import Message
+from bough.event_loop import PASSING, PassingError, RetryLimits, retried, retry_after_s
+from bough.files import is_loopback
+from bough.types import Call, Finish, Message, ToolCall
+
+if TYPE_CHECKING:
+    from httpx2 import AsyncClient, Response
+
 
 log = logging.getLogger(__name__)
 
@@ -214,3 +228,428 @@ def choose_model(wanted: str, known: Iterable[str], where: str) -> str:
     if known and wanted not in known:
         raise InputError(f"{where} does not serve {wanted!r}{did_you_mean(wanted, known[:20])}")
     return wanted
+
+
+# Conversations as OpenAI-compatible servers read and write them: JSON on the wire, `Message` and `Call` here.
+
+Json = dict[str, Any]
+MAX_ID = 1 << 31
+# A log-probability of almost 0 may come out above it.
+ROUNDING = 1e-3
+THINKING = ("reasoning_content", "reasoning")
+
+
+class LogprobError(EngineError):
+    """A number is given as a log-probability and cannot be one."""
+
+
+def conversation(
+    messages: list[Message], tools: list[Json], template: ChatTemplate | None
+) -> tuple[list[Json], list[Json]]:
+    """What is sent of a conversation and its tools.
+
+    A server drops what its template has no place for without a word. Where the template is
+    known, tools and system messages are said in the way it can express instead.
+    """
+    messages = with_hint(messages)
+    if template is not None:
+        if not template.knows_tools:
+            messages, tools = fallback.without_tools(messages, tools), []
+        if not template.knows_system:
+            messages = fallback.without_system(messages)
+    return _written(messages), tools
+
+
+def _written(messages: list[Message]) -> list[Json]:
+    """Messages as JSON. Calls and results that have no id get one: servers match them by it."""
+    written, waiting = [], []  # type: list[Json], list[str]
+    for number, message in enumerate(messages):
+        spoken: Json = {"role": message.role, "content": message.content}
+        if message.reasoning is not None:
+            spoken |= dict.fromkeys(THINKING, message.reasoning)
+        if message.tool_calls:
+            ids = [call.id or f"call_{number}_{i}" for i, call in enumerate(message.tool_calls)]
+            spoken["tool_calls"] = [_call(call, id) for call, id in zip(message.tool_calls, ids, strict=True)]
+            waiting = ids
+        if message.role == "tool":
+            id = message.tool_call_id or (waiting[0] if waiting else f"call_{number}")
+            waiting = [other for other in waiting if other != id]
+            spoken["tool_call_id"] = id
+        if message.name is not None:
+            spoken["name"] = message.name
+        written.append(spoken)
+    return written
+
+
+def _call(call: ToolCall, id: str) -> Json:
+    arguments = json.dumps(call.arguments, ensure_ascii=False)
+    return {"id": id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+
+def read_answer(response: Any, *, template: ChatTemplate | None, where: str) -> Answer:
+    """The first choice of a chat completion. `call` is None unless both prompt and answer came as token ids.
+
+    An answer that cannot be used, in whatever way, is an EngineError.
+    """
+    try:
+        answer = _read_answer(response, template, where)
+        to_json([answer.message, answer.call])  # half a surrogate pair is text to Python, but to no file
+    except EngineError:
+        raise
+    except Exception as error:
+        raise EngineError(f"{where} gave an answer that cannot be used: {error!s:.200}") from None
+    return answer
+
+
+def _read_answer(response: Any, template: ChatTemplate | None, where: str) -> Answer:
+    choice = read_choice(response, where)
+    said = choice.get("message")
+    if not isinstance(said, dict):
+        raise EngineError(f"{where} answered without a message: {json.dumps(response)[:200]}")
+    finish = _finish(choice.get("finish_reason"))
+    call = _read_call(response, choice, said, finish, template)
+    ended_with = _ending(choice, said, finish)
+    content, calls = _read_tool_calls(_text(said).removesuffix(ended_with), said.get("tool_calls"))
+    reasoning = next((said[key] for key in THINKING if isinstance(said.get(key), str)), None)
+    message = Message(role="assistant", content=content, reasoning=reasoning, tool_calls=calls)
+    num_prompt = len(call.prompt_ids) if call else _count(response, "prompt_tokens")
+    num_completion = len(call.completion_ids) if call else _count(response, "completion_tokens")
+    return Answer(message, call, finish, num_prompt, num_completion)
+
+
+def read_tokens(response: Any, choice: Json) -> tuple[list[int], list[int], list[float] | None] | None:
+    """Prompt, answer and log-probabilities, if the server gives the tokens; None for what it does not give.
+
+    What it gives and cannot be right is an EngineError: nothing should be trained on it.
+    """
+    prompt = _ids(response.get("prompt_token_ids") or choice.get("prompt_token_ids"))
+    ids = _ids(choice.get("token_ids"))
+    if prompt is None or ids is None:
+        return None
+    logprobs = _logprobs(choice.get("logprobs"))
+    if logprobs is not None and len(logprobs) != len(ids):
+        raise EngineError(f"the server gave {len(logprobs)} log-probabilities for {len(ids)} tokens")
+    return prompt, ids, logprobs
+
+
+def read_choice(response: Any, where: str) -> Json:
+    choices = response.get("choices") if isinstance(response, dict) else None
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        raise EngineError(f"{where} answered without choices: {json.dumps(response)[:200]}")
+    first: Json = choices[0]
+    return first
+
+
+def _read_call(response: Json, choice: Json, said: Json, finish: Finish, template: ChatTemplate | None) -> Call | None:
+    tokens = read_tokens(response, choice)
+    if tokens is None:
+        return None
+    prompt, ids, logprobs = tokens
+    if template is not None:
+        text = template.tokenizer.decode(template.without_end(ids))
+    elif said.get("tool_calls") or any(said.get(key) for key in THINKING):
+        # The server took the text apart; its tokens still spell the whole of it.
+        ended = finish == "stop" and not isinstance(choice.get("stop_reason"), str)
+        spelled = [str(entry.get("token", "")) for entry in _entries(choice.get("logprobs"))]
+        text = "".join(spelled[:-1] if ended else spelled)
+    else:
+        text = _text(said).removesuffix(_ending(choice, said, finish))
+    policy = response.get("model")
+    return Call(
+        prompt_ids=prompt,
+        completion_ids=ids,
+        logprobs=logprobs,
+        text=text,
+        finish=finish,
+        policy=policy if isinstance(policy, str) else None,
+    )
+
+
+def _ending(choice: Json, said: Json, finish: Finish) -> str:
+    """The end-of-turn token's text, where the server left it in the content (it does if stop texts are kept)."""
+    tokens = _entries(choice.get("logprobs"))
+    if finish != "stop" or isinstance(choice.get("stop_reason"), str) or not tokens:
+        return ""
+    last = tokens[-1].get("token")
+    return last if isinstance(last, str) and last.startswith("<") and _text(said).endswith(last) else ""
+
+
+def _text(said: Json) -> str:
+    content = said.get("content")
+    if isinstance(content, list):  # parts; only text is read
+        return "".join(part.get("text", "") for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""
+
+
+def _read_tool_calls(content: str, calls: Any) -> tuple[str, list[ToolCall]]:
+    """Tool calls; one whose arguments cannot be used stays text, for the environment to complain about.
+
+    The model wrote the arguments: that they are nested too deeply, or not JSON, is not the server's fault.
+    """
+    read, broken = [], []  # type: list[ToolCall], list[str]
+    for call in calls if isinstance(calls, list) else []:
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict):
+            continue
+        name, arguments = str(function.get("name", "")), function.get("arguments")
+        try:
+            parsed = json.loads(arguments or "{}") if isinstance(arguments, str | None) else arguments
+            hermes.check_call(ToolCall(name=name, arguments=parsed))
+        except (ValueError, RecursionError):  # also what ToolCall and check_call raise
+            broken.append(f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": {arguments}}}\n</tool_call>')
+        else:
+            read.append(ToolCall(name=name, arguments=parsed, id=call.get("id")))  # the id is the server's
+    return "\n".join([content, *broken] if content else broken), read
+
+
+def _logprobs(given: Any) -> list[float] | None:
+    """From a chat completion's {"content": [{"logprob"}]} or a completion's {"token_logprobs": […]}."""
+    values: Any = [entry.get("logprob") for entry in _entries(given)]
+    if not values and isinstance(given, dict):
+        values = given.get("token_logprobs")
+    if not isinstance(values, list) or all(value is None for value in values):
+        return None
+    for value in values:
+        if type(value) not in (int, float) or not -sys.float_info.max <= value <= ROUNDING:
+            raise LogprobError(f"the server gave the log-probability {value!r:.40}; it must be a number of at most 0")
+    return [float(value) for value in values]
+
+
+def _entries(logprobs: Any) -> list[Json]:
+    """What a chat completion says of each token."""
+    content = logprobs.get("content") if isinstance(logprobs, dict) else None
+    return [entry for entry in content if isinstance(entry, dict)] if isinstance(content, list) else []
+
+
+def _ids(values: Any) -> list[int] | None:
+    if not isinstance(values, list):
+        return None
+    for value in values:
+        if type(value) is not int or not 0 <= value < MAX_ID:
+            raise EngineError(f"the server gave the token id {value!r:.40}; it must be a whole number from 0")
+    return values
+
+
+def _count(response: Json, name: str) -> int:
+    """A number that the server counted; 0 where it gives none."""
+    usage = response.get("usage")
+    value = usage.get(name) if isinstance(usage, dict) else None
+    return value if type(value) is int and 0 <= value < MAX_ID else 0
+
+
+def _finish(reason: Any) -> Finish:
+    """ "tool_calls" and "function_call" are ends like any other; a filter's cut is not the model's own end."""
+    if reason == "length":
+        return "length"
+    return "abort" if reason in ("abort", "error", "content_filter") else "stop"
+
+
+# A server that answers JSON: one address, one key, time limits, retries and a limit on concurrent requests.
+# What may pass by itself (a busy or restarting server, a broken connection, an answer cut short) is tried again, with
+# growing waits. What will not pass is an error in the server's own words. The key is read from the environment, goes
+# into one header, and nowhere else.
+
+WORDS = 600  # of a server's explanation, in characters
+# The largest answer that is read, unpacked. One with 100,000 tokens and their log-probabilities has 10 MB.
+MAX_BODY = 64 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerLimits(RetryLimits):
+    """How many requests a server gets at a time, and how long it is waited for.
+
+    `timeout_s` bounds one request from start to end.
+    """
+
+    concurrency: int = 64
+    timeout_s: float = 600.0
+    connect_timeout_s: float = 10.0
+
+
+class RequestRefusedError(EngineError):
+    """The server understood the request and says no; asking again would not help. `words` are the server's."""
+
+    def __init__(self, message: str, status: int, words: str) -> None:
+        super().__init__(message)
+        self.status, self.words = status, words
+
+
+class Server:
+    """`url` is what the paths of requests are added to; `key_variable` names the environment variable with the key."""
+
+    def __init__(self, url: str, *, key_variable: str = "OPENAI_API_KEY", limits: ServerLimits | None = None) -> None:
+        self.url = _checked(url)
+        self.key_variable = key_variable
+        self.limits = limits or ServerLimits()
+        self.retried = 0
+        self.sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+        self._key = _key(key_variable)
+        self._client: AsyncClient | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        parts = urlsplit(self.url)
+        self._loopback = is_loopback(parts.hostname or "")
+        if self._key and parts.scheme == "http" and not self._loopback:
+            log.warning(
+                "The key in %s is sent unencrypted to %s: the address is not https.", key_variable, parts.netloc
+            )
+
+    async def get(self, path: str) -> Any:
+        """The JSON at `path`, asked for once."""
+        try:
+            return await self._once("GET", path, None)
+        except PassingError as error:
+            raise EngineError(str(error)) from None
+
+    async def post(self, path: str, body: dict[str, Any], *, json_answer: bool = True) -> Any:
+        """The JSON, or else text, that the server answers. Raises `RequestRefusedError`, or `EngineError`."""
+        try:
+            return await retried(
+                lambda: self._once("POST", path, body, json_answer),
+                self.limits,
+                sleep=self.sleep,
+                on_retry=self._count_retry,
+            )
+        except PassingError as error:
+            raise EngineError(str(error)) from None
+
+    async def close(self) -> None:
+        """Drops all connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def _once(self, method: str, path: str, body: dict[str, Any] | None, json_answer: bool = True) -> Any:
+        import httpx2
+
+        client = self._connected()
+        where = f"{self.url}{path}"
+        try:
+            async with (
+                self._places,
+                asyncio.timeout(self.limits.timeout_s),
+                client.stream(method, where, json=body) as response,
+            ):
+                content = await _content(response, where)
+        except TimeoutError:
+            raise PassingError(f"{where} did not answer within {self.limits.timeout_s:g} s") from None
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            # Its context holds the request with its headers: not a thing to carry into a traceback.
+            raise PassingError(f"{where} cannot be reached: {self._scrub(_reason(error))}") from None
+        return self._read(response, content, where, json_answer)
+
+    def _read(self, response: Response, content: bytes, where: str, json_answer: bool) -> Any:
+        if response.is_success and not json_answer:
+            return content.decode(errors="replace")
+        if response.is_success:
+            try:
+                return json.loads(content)
+            except (ValueError, RecursionError):
+                start = self._scrub(content[:WORDS].decode(errors="replace"))[:80]
+                raise PassingError(f"{where} answered something that is not JSON: {start!r}") from None
+        words = self._scrub(_words(response, content))[:WORDS]  # in this order: half a key is still a secret
+        message = f"{where} answered {response.status_code}: {words}"
+        if response.status_code in PASSING:
+            raise PassingError(message, retry_after_s(response.headers.get("retry-after")))
+        if response.status_code in (401, 403):
+            have = f"the key in {self.key_variable}" if self._key else f"no key ({self.key_variable} is not set)"
+            message = f"{message}\nIt was given {have}."
+        raise RequestRefusedError(message, response.status_code, words)
+
+    def _count_retry(self) -> None:
+        self.retried += 1
+
+    def _connected(self) -> AsyncClient:
+        """The client of this event loop: connections cannot be used in another."""
+        import httpx2
+
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._loop is not loop:
+            self._loop = loop
+            self._places = asyncio.Semaphore(self.limits.concurrency)
+            self._client = httpx2.AsyncClient(
+                headers={"Accept-Encoding": "gzip, deflate"}
+                | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
+                timeout=httpx2.Timeout(None, connect=self.limits.connect_timeout_s),
+                limits=httpx2.Limits(max_keepalive_connections=self.limits.concurrency),
+                trust_env=not self._loopback,  # no proxy reaches this machine's own servers
+            )
+        return self._client
+
+    def _scrub(self, text: str) -> str:
+        """`text` without the key (servers quote it back) and without control characters."""
+        from bough.terminal.console import printable
+
+        return printable(text.replace(self._key, "***") if self._key else text)
+
+
+def _checked(url: str) -> str:
+    """The address without a slash at its end; a bare host gets the usual /v1."""
+    parts = _split(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InputError(f"{url!r} is not a server address; write it like http://localhost:8000/v1")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        # What is not shown: this may be where somebody wrote a key.
+        raise InputError(
+            f"the address of {parts.hostname} contains a user, a key or a query; "
+            "keys are taken from the environment only, and the address is the part before any '?'"
+        )
+    path = parts.path.rstrip("/").removesuffix("/chat/completions").removesuffix("/completions")
+    return f"{parts.scheme}://{parts.netloc}{path or '/v1'}"
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url.strip())
+        _ = parts.port
+    except ValueError as error:
+        raise InputError(f"{url!r} is not a server address: {error}") from None
+    return parts
+
+
+def _key(variable: str) -> str:
+    key = os.environ.get(variable, "").strip()
+    if not (key.isascii() and key.isprintable() and " " not in key):
+        raise InputError(
+            f"the environment variable {variable} contains no usable key: it has characters that no header can carry"
+        )
+    return key
+
+
+async def _content(response: Response, where: str) -> bytes:
+    """The whole body, unpacked. Neither what is sent nor what comes of it may be larger than MAX_BODY."""
+    coding = response.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("identity", "gzip", "deflate"):
+        raise EngineError(f"{where} answered in the encoding {coding!r:.40}, which it was not asked for")
+    # 32: gzip or zlib, whichever it is.
+    unpack = None if coding == "identity" else zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)
+    content = bytearray()
+    async for piece in response.aiter_raw():
+        try:
+            content += piece if unpack is None else unpack.decompress(piece, MAX_BODY + 1 - len(content))
+        except zlib.error as error:
+            raise PassingError(f"{where} answered damaged {coding} data: {error}") from None
+        if len(content) > MAX_BODY:
+            raise EngineError(f"{where} answered more than {MAX_BODY >> 20} MiB")
+    return bytes(content)
+
+
+def _words(response: Response, content: bytes) -> str:
+    """What the server says about an error, wherever it puts that."""
+    if response.is_redirect:
+        return f"it moved to {response.headers.get('location')}; give that address"
+    try:
+        said = json.loads(content)
+        if isinstance(said, dict):
+            said = said.get("error") or said.get("message") or said.get("detail") or said
+        if isinstance(said, dict):
+            more = [word for word in (said.get("code"), said.get("type")) if isinstance(word, str)]
+            tail = f" ({', '.join(more)})" if more and said.get("message") else ""
+            said = f"{said['message']}{tail}" if tail else said.get("message", said)
+        words = said if isinstance(said, str) else json.dumps(said)
+    except (ValueError, RecursionError):
+        words = content.decode(errors="replace")
+    return words.strip() or "no explanation"
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -11,25 +11,36 @@ tokens are almost equally likely, the rest of the batch can tip the balance.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
+import json
+import logging
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NoReturn
 
-from bough.config.sampling import SamplingConfig
-from bough.disk import remove
-from bough.engines.adapters import LoadedAdapters, adapter_rank, delete_folders
-from bough.engines.base import EngineError, Generated
-from bough.engines.vllm_arguments import (
-    LogprobsMode,
-    finish_of,
-    last_line,
-    logprobs_temperature,
-    room_for,
-    sampling_arguments,
-    start_vllm,
+from bough.config.groups import SamplingConfig
+from bough.engines import vllm_worker
+from bough.engines.base import ContextFullError, EngineError, Generated
+from bough.engines.openai import (
+    LogprobError,
+    RequestRefusedError,
+    Server,
+    ServerLimits,
+    choose_model,
+    context_is_full,
+    list_models,
+    read_choice,
+    read_tokens,
 )
 from bough.engines.vllm_worker import METHOD
 from bough.errors import InputError
+from bough.files import remove
+from bough.types import Finish
 
 
 class VLLMEngine:
@@ -211,3 +222,346 @@ class VLLMEngine:
             engine.shutdown()
             # Its destructor does the same again, and prints a traceback if that is when the process ends.
             engine.shutdown = lambda timeout=None: None  # noqa: ARG005
+
+
+# What vLLM is told: the arguments of its engine, and the sampling parameters of a request.
+
+LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM has room for
+# The log-probabilities that are recorded: of the model's own distribution, or of the one that is sampled from.
+LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
+
+
+def start_vllm(model: str, lora_rank: int, logprobs_mode: LogprobsMode, options: dict[str, Any]) -> Any:
+    """vLLM's asynchronous engine, running. InputError for options that it does not have."""
+    # vLLM reports usage statistics and logs a lot while it starts; both only if the user asks for it.
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    # A forked process would inherit the threads and the CUDA state of this one.
+    os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+    try:
+        from vllm import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+    except ImportError as error:
+        raise InputError(f"vLLM cannot be loaded ({error}); install it: pip install 'bough[vllm]'") from None
+    given = engine_arguments(model, lora_rank, logprobs_mode, options)
+    if unknown := sorted(given.keys() - {field.name for field in dataclasses.fields(AsyncEngineArgs)}):
+        raise InputError(f"vLLM has no option {', '.join(unknown)}")
+    try:
+        return AsyncLLM.from_engine_args(AsyncEngineArgs(**given))
+    except (RuntimeError, ValueError, OSError) as error:
+        raise EngineError(f"vLLM does not start with {model}: {last_line(error)}") from error
+
+
+def engine_arguments(
+    model: str, lora_rank: int, logprobs_mode: LogprobsMode, options: dict[str, Any]
+) -> dict[str, Any]:
+    """Our defaults, then `options`, then what they may not change."""
+    import torch
+
+    from bough.models.resolve import resolve
+
+    # bfloat16 is the slower type on a CPU, and float32 agrees with what is trained there.
+    ours: dict[str, Any] = {} if torch.cuda.is_available() else {"dtype": "float32"}
+    if lora_rank:
+        # Two: the newest adapter, and the one before it for the answers in flight.
+        ours |= {"enable_lora": True, "max_lora_rank": lora_rank, "max_loras": 2}
+    fixed = {
+        "model": str(resolve(model)),
+        # The sampling defaults in the model's folder must not apply, and log-probabilities must be what we record.
+        "generation_config": "vllm",
+        "logprobs_mode": logprobs_mode,
+        "trust_remote_code": False,
+        "worker_extension_cls": vllm_worker.NAME,
+    }
+    if taken := sorted(options.keys() & fixed.keys()):
+        raise InputError(f"vLLM's {', '.join(taken)} is set by Bough itself; leave it out")
+    quiet = {"disable_log_stats": True, "use_tqdm_on_load": False}
+    return {"enable_prefix_caching": True} | quiet | ours | options | fixed
+
+
+def room_for(rank: int) -> int:
+    """The smallest rank that vLLM can be started for and that `rank` fits into; 0 for none."""
+    return next((room for room in LORA_RANKS if room >= rank), rank) if rank else 0
+
+
+def sampling_arguments(sampling: SamplingConfig, seed: int, stop_ids: list[int], room: int) -> dict[str, Any]:
+    """The sampling parameters, in the names that vLLM's engine and its server share.
+
+    `room` is the number of tokens left in the context. Neutral values are given too: a server
+    fills in its own otherwise.
+    """
+    if room < 1:
+        raise ContextFullError("the conversation fills the model's context; there is no room for an answer")
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "max_tokens": min(sampling.max_new_tokens, room),
+        "seed": seed,
+        "stop": sampling.stop,
+        "include_stop_str_in_output": True,
+        "stop_token_ids": stop_ids,
+        "ignore_eos": True,  # only `stop_ids` end an answer
+        "skip_special_tokens": False,
+    }
+
+
+def logprobs_temperature(mode: LogprobsMode, sampling: SamplingConfig) -> float:
+    """The temperature of the log-probabilities that come back for a request.
+
+    InputError where they would be of a distribution that top-p, top-k or min-p have cut.
+    """
+    if mode == "raw_logprobs":
+        return 1.0
+    if sampling.top_p < 1 or sampling.top_k or sampling.min_p:
+        raise InputError("vLLM was started for log-probabilities at the sampling temperature; top_p, top_k or min_p "
+                         "would change them")  # fmt: skip
+    return sampling.temperature or 1.0
+
+
+def finish_of(reason: str | None) -> Finish:
+    return "stop" if reason == "stop" else "length" if reason == "length" else "abort"
+
+
+def last_line(error: BaseException) -> str:
+    """The end of an error's text, where vLLM says what went wrong."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
+
+
+# A vLLM server as a token engine: prompts go as token ids, answers come back as token ids.
+# Started, for example, with
+#     VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve MODEL --enable-lora --max-loras 2
+# (without LoRA if no adapter will be loaded). Adapters are named by folder, so the server must see the same disk.
+
+log = logging.getLogger(__name__)
+
+
+class VLLMServerEngine:
+    """A model on a running vLLM server. `context` is how many tokens prompt and answer may have together."""
+
+    def __init__(
+        self, server: Server, model: str, context: int, *, logprobs_mode: LogprobsMode = "raw_logprobs"
+    ) -> None:
+        self.server, self.policy = server, model
+        self._model, self._context, self._logprobs_mode = model, context, logprobs_mode
+        self._adapters = LoadedAdapters()
+
+    @classmethod
+    async def load(
+        cls,
+        url: str,
+        model: str = "",
+        *,
+        key_variable: str = "OPENAI_API_KEY",
+        limits: ServerLimits | None = None,
+        logprobs_mode: LogprobsMode = "raw_logprobs",
+    ) -> VLLMServerEngine:
+        """Finds the server's model, the only one that is not an adapter if none is named.
+
+        Raises InputError for a server that is not vLLM, or that gives other log-probabilities than `logprobs_mode`.
+        """
+        server = Server(url, key_variable=key_variable, limits=limits)
+        known = await list_models(server)
+        models = [name for name, entry in known.items() if not entry.get("parent")]
+        model = choose_model(model, known if model else models, server.url)
+        context = known.get(model, {}).get("max_model_len")
+        if not isinstance(context, int):
+            raise InputError(f"the server at {server.url} is not vLLM: it does not report its context length")
+        engine = cls(server, model, context, logprobs_mode=logprobs_mode)
+        await engine._check_logprobs()
+        return engine
+
+    async def generate(
+        self,
+        episode: str,  # noqa: ARG002 (the server finds shared prefixes)
+        prompt_ids: list[int],
+        *,
+        sampling: SamplingConfig,
+        seed: int,
+        stop_ids: list[int],
+    ) -> Generated:
+        temperature = logprobs_temperature(self._logprobs_mode, sampling)
+        asked = sampling_arguments(sampling, seed, stop_ids, self._context - len(prompt_ids))
+        policy = self.policy  # another adapter may be loaded before the answer comes
+        with self._adapters.using() as adapter:
+            prompt, ids, logprobs, finish = await self._complete(prompt_ids, asked, adapter)
+        if prompt != prompt_ids:
+            raise EngineError(f"{self.server.url} changed the prompt: {len(prompt)} tokens, not {len(prompt_ids)}")
+        return Generated(ids, logprobs, finish_of(finish), policy, temperature)
+
+    async def load_adapter(self, folder: str | Path, policy: str | None = None, *, temporary: bool = False) -> None:
+        """From the next answer on, samples with the adapter in `folder`; `policy` is its name in the records.
+
+        With `temporary`, the folder is deleted when no answer uses the adapter any more.
+        """
+        adapter_rank(Path(folder))  # a folder without an adapter is reported here, not by the server
+        adapter = self._adapters.new(folder, policy, temporary=temporary)
+        body = {"lora_name": adapter.name, "lora_path": str(adapter.folder)}
+        try:
+            await self._order("/load_lora_adapter", body)
+        except RequestRefusedError as refusal:
+            # The name is new, so the adapter was loaded by a request whose answer was lost and that was sent again.
+            if "already been loaded" not in refusal.words:
+                self._refuse(refusal, folder)
+        self._adapters.loaded(adapter)
+        self.policy = adapter.policy
+        await self._unload(self._adapters.take_unused())
+
+    def _refuse(self, refusal: RequestRefusedError, folder: str | Path) -> NoReturn:
+        if refusal.status != 404 or "adapter" in refusal.words.lower():
+            raise EngineError(f"the server cannot load the adapter {folder}: {refusal.words}") from None
+        raise InputError(
+            f"the server at {self.server.url} takes no adapters; "
+            "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora --max-loras 2"
+        ) from None
+
+    async def pause(self) -> None:
+        """Nothing to wait for: the server has its own weights and its own machine."""
+
+    async def renew(self, folder: Path, policy: str) -> None:
+        """From the next answer on, samples with the adapter in `folder`, which the engine takes over and deletes."""
+        await self.load_adapter(folder, policy, temporary=True)
+
+    def release(self, episode: str) -> None:
+        """Nothing is kept per episode: the server evicts its own prefix cache."""
+
+    async def close(self) -> None:
+        """Unloads the adapters that were loaded for this engine."""
+        await self._unload(self._adapters.take_all())
+        await self.server.close()
+
+    async def _unload(self, adapters: list[Adapter]) -> None:
+        for old in adapters:
+            try:
+                await self._order("/unload_lora_adapter", {"lora_name": old.name})
+            except EngineError as error:  # it is not sampled from again, and only takes some memory
+                log.warning("The adapter %s stays loaded: %s", old.name, error)
+        delete_folders(adapters)
+
+    async def _complete(
+        self, prompt_ids: list[int], asked: dict[str, Any], adapter: Adapter | None = None
+    ) -> tuple[list[int], list[int], list[float], str | None]:
+        model = adapter.name if adapter else self._model
+        body = {"model": model, "prompt": prompt_ids, "logprobs": 0, "return_token_ids": True} | asked
+        try:
+            response = await self.server.post("/completions", body)
+        except RequestRefusedError as refusal:
+            if context_is_full(refusal):
+                raise ContextFullError(f"the conversation is too long for {self.policy}: {refusal.words}") from None
+            raise
+        choice = read_choice(response, self.server.url)
+        try:
+            tokens = read_tokens(response, choice)
+        except EngineError as error:
+            raise type(error)(f"{self.server.url}: {error}") from None
+        if tokens is None or tokens[2] is None:
+            raise EngineError(f"{self.server.url} answered without tokens and log-probabilities; vLLM gives them")
+        return *tokens[:2], tokens[2], choice.get("finish_reason")
+
+    async def _check_logprobs(self) -> None:
+        """InputError unless the server gives the log-probabilities that are recorded.
+
+        The model's own of the likeliest tokens are the same however those were drawn. Of what is
+        sampled from, the only token that top-k leaves has probability 1.
+        """
+        plain = SamplingConfig(temperature=0, max_new_tokens=4)
+        cut = SamplingConfig(temperature=2, top_k=1, max_new_tokens=4)
+        raw = self._logprobs_mode == "raw_logprobs"
+        try:
+            arguments = [sampling_arguments(sampling, 0, [], 4) for sampling in (plain, cut)]
+            ours, theirs = [(await self._complete([1, 2, 3], one))[2] for one in arguments]
+            same = all(abs(a - b) <= 0.01 for a, b in zip(ours if raw else [0.0] * 4, theirs, strict=False))
+        except LogprobError:  # logits, perhaps
+            same = False
+        if not same:
+            wanted = "the model's own" if raw else "those at the sampling temperature"
+            raise InputError(
+                f"the server at {self.server.url} gives other log-probabilities than {wanted}; "
+                f"start it with --logprobs-mode {self._logprobs_mode}"
+            )
+
+    async def _order(self, path: str, body: dict[str, Any]) -> None:
+        """A request that is answered with text, not with JSON."""
+        await self.server.post(path, body, json_answer=False)
+
+
+# The LoRA adapters that a running engine has loaded, and which of them its answers still use.
+# Each load gets a new name, even of the same folder: vLLM's prefix cache tells adapters apart by name, and a name
+# that came twice would bring back what was computed with the old weights.
+
+
+@dataclass
+class Adapter:
+    """An adapter in an engine. `policy` is its name in the records, `in_use` how many answers are being sampled."""
+
+    name: str
+    number: int
+    folder: Path
+    policy: str
+    temporary: bool
+    in_use: int = 0
+
+
+class LoadedAdapters:
+    """The newest adapter samples new answers; older ones stay as long as an answer that they began is in flight."""
+
+    def __init__(self) -> None:
+        self.newest: Adapter | None = None
+        self._old: list[Adapter] = []
+        self._numbers = itertools.count(1)
+
+    def new(self, folder: str | Path, policy: str | None, *, temporary: bool) -> Adapter:
+        """An adapter with a new name, to be loaded. With `temporary`, its folder is deleted when it is dropped."""
+        name = f"{Path(policy or folder).name}-{uuid.uuid4().hex[:8]}"
+        return Adapter(name, next(self._numbers), Path(folder).absolute(), policy or str(folder), temporary)
+
+    def loaded(self, adapter: Adapter) -> None:
+        """The engine has loaded it: it samples all new answers."""
+        if self.newest is not None:
+            self._old.append(self.newest)
+        self.newest = adapter
+
+    def take_unused(self) -> list[Adapter]:
+        """The old adapters that no answer uses any more; they are not listed again."""
+        unused = [one for one in self._old if not one.in_use]
+        self._old = [one for one in self._old if one.in_use]
+        return unused
+
+    def take_all(self) -> list[Adapter]:
+        """All adapters, for an engine that closes."""
+        everything = [*self._old, *([self.newest] if self.newest else [])]
+        self._old, self.newest = [], None
+        return everything
+
+    @contextmanager
+    def using(self) -> Iterator[Adapter | None]:
+        """The newest adapter, kept until the answer has ended."""
+        adapter = self.newest
+        if adapter is None:
+            yield None
+            return
+        adapter.in_use += 1
+        try:
+            yield adapter
+        finally:
+            adapter.in_use -= 1
+
+
+def delete_folders(adapters: list[Adapter]) -> None:
+    """Deletes the folders of dropped adapters that were written for the engine only."""
+    for adapter in adapters:
+        if adapter.temporary and adapter.folder.exists():
+            remove(adapter.folder)
+
+
+def adapter_rank(folder: Path) -> int:
+    """The rank of the adapter in `folder`."""
+    try:
+        settings = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+        return max([int(settings["r"]), *map(int, settings.get("rank_pattern", {}).values())])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{folder} contains no LoRA adapter: adapter_config.json: {error}") from None

@@ -14,17 +14,22 @@ functions or `async def`. Environments with tools: `bough.environments.tools`.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 
+from pydantic_core import from_json, to_json
+
+from bough.chat.forms import MalformedError
+from bough.chat.hermes import reply_text
+from bough.chat.reply import Reply
 from bough.config.base import Config
-from bough.environments.rules import MistakeRules
-from bough.errors import BoughError, RewardRangeError, describe_failure
-from bough.speech.base import MalformedError
-from bough.speech.reply import Reply
-from bough.types import Message, Task
+from bough.errors import BoughError, RewardRangeError, describe_failure, short_repr
+from bough.types import Message, Task, Trajectory, Turn
 
 Tasks = Iterable[Task] | AsyncIterator[Task] | Awaitable[Iterable[Task]]
 
@@ -225,3 +230,138 @@ class TooSlowError(EnvironmentFailedError):
 def blame(what: str, error: BaseException) -> EnvironmentFailedError:
     """The EnvironmentFailedError of whatever `what` raised, with the place in the author's code."""
     return EnvironmentFailedError(describe_failure(what, error))
+
+
+# Whether what an environment returned is an observation that can be shown, counted and written down.
+
+# All text of one observation, in characters. The longest pages and tool outputs are a hundredth of it.
+MAX_TEXT = 10_000_000
+KINDS: dict[str, tuple[type[Any] | tuple[type[Any], ...], str]] = {
+    "messages": ((tuple, list), "a tuple of messages"),
+    "tools": ((tuple, list), "a tuple of JSON objects"),
+    "terminated": (bool, "True or False"),
+    "truncated": (bool, "True or False"),
+    "success": ((bool, type(None)), "True, False or None"),
+    "action": ((str, type(None)), "text or None"),
+    "error": ((str, type(None)), "text or None"),
+    "stop": ((str, type(None)), "text or None"),
+    "images": ((tuple, list), "a tuple of PNG files as bytes"),
+    "state": ((str, type(None)), "text or None"),
+}
+
+
+_fields = attrgetter(*KINDS)
+_kinds = [kinds for kinds, _ in KINDS.values()]
+
+
+def check_observation(what: str, given: Any) -> Observation:
+    """The observation that `what` returned, as it is. Raises EnvironmentFailedError saying what is wrong with it."""
+    if not isinstance(given, Observation):
+        name = "None" if given is None else f"a {type(given).__name__}"
+        raise EnvironmentFailedError(f"{what} returned {name}; it must return an Observation")
+    values = _fields(given)
+    if not all(map(isinstance, values, _kinds)):
+        for value, (name, (kinds, allowed)) in zip(values, KINDS.items(), strict=True):
+            if not isinstance(value, kinds):
+                raise EnvironmentFailedError(f"{what} gave the {name} {short_repr(value)}; it must be {allowed}")
+    for name, kind in (("messages", Message), ("tools", Mapping), ("images", bytes)):
+        for value in getattr(given, name):
+            if not isinstance(value, kind):
+                raise EnvironmentFailedError(
+                    f"{what} gave {short_repr(value)} among its {name}; it must be {KINDS[name][1]}"
+                )
+    for name in ("reward", "progress"):
+        value = getattr(given, name)
+        if value is not None and not _finite(value):
+            shown = short_repr(value)
+            raise EnvironmentFailedError(f"{what} gave the {name} {shown}; it must be a finite number or None")
+    _check_text(what, given)
+    if given.tools:
+        _check_tools(what, given)
+    return given
+
+
+def _finite(value: Any) -> bool:
+    if type(value) is float:
+        return math.isfinite(value)
+    try:
+        return isinstance(value, Real) and math.isfinite(value)
+    except (OverflowError, ValueError):
+        return False
+
+
+def _check_text(what: str, given: Observation) -> None:
+    said = [text for message in given.messages for text in (message.content, message.hint, message.reasoning)]
+    texts = [text for text in (*said, given.action, given.error, given.stop, given.state) if text]
+    if (size := sum(map(len, texts))) > MAX_TEXT:
+        raise EnvironmentFailedError(f"{what} returned {size:,} characters; at most {MAX_TEXT:,} are allowed")
+    for text in texts:
+        check_unicode(what, text)
+
+
+def _check_tools(what: str, given: Observation) -> None:
+    """Tools are part of every prompt and of the record, which has them deeper than they are here."""
+    try:
+        text = to_json({"record": [{"tools": given.tools}]}, fallback=dict)
+        from_json(text, allow_inf_nan=False)
+    except ValueError as error:
+        raise EnvironmentFailedError(f"{what} gave tools that cannot be kept as JSON: {error!s:.200}") from None
+    if len(text) > MAX_TEXT:
+        raise EnvironmentFailedError(
+            f"{what} gave tools of {len(text):,} bytes of JSON; at most {MAX_TEXT:,} are allowed"
+        )
+
+
+def check_unicode(what: str, text: str) -> None:
+    """Raises EnvironmentFailedError for a text that can be written to no file."""
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise EnvironmentFailedError(
+            f"{what} returned text with half a surrogate pair at character {error.start + 1}; it must be valid Unicode"
+        ) from None
+
+
+# Mistake rules: what only an environment can tell about a turn, from its own texts.
+# Loops and invalid actions are found without knowing any text (`mistakes.py`). An environment adds what it knows by
+# returning rules of its own:
+#     class ShopRules(MistakeRules):         def claims_success(self, turn: Turn) -> bool:             return
+# action_of(turn) == "checkout"
+#         def own(self) -> Mapping[str, Rule]:             return {"bought_twice": bought_twice}
+#     class Shop(Environment):         @classmethod         def mistake_rules(cls) -> MistakeRules:             return
+# ShopRules()
+# They are used for episodes of that environment only.
+
+# Whether turn `at` of a trajectory is a mistake.
+Rule = Callable[[Trajectory, int], bool]
+
+
+class MistakeRules:
+    """The rules of one environment. The defaults know no text: only replies marked as errors had no effect."""
+
+    class Options(Config):
+        """Settings of the rules, given with `--rule-options`."""
+
+    def without_effect(self, turn: Turn) -> bool:
+        """Whether the turn left the environment as it was. A malformed call may have been carried out all the same."""
+        carried_out = turn.error == "malformed" and any(message.role == "tool" for message in turn.observation)
+        return turn.error is not None and not carried_out
+
+    def claims_success(self, turn: Turn) -> bool:  # noqa: ARG002
+        """Whether the turn says that the task is done."""
+        return False
+
+    def own(self) -> Mapping[str, Rule]:
+        """Further rules by the reason they give, the most telling first."""
+        return {}
+
+    def learn(self, trajectories: Iterable[Trajectory], options: Any) -> MistakeRules:  # noqa: ARG002
+        """The rules adapted to recorded episodes. `options` is of the class's own `Options`."""
+        return self
+
+
+def action_of(turn: Turn) -> str:
+    """What was done in a turn: its action, or the whole reply where no action was recognised."""
+    return turn.action if turn.action is not None else reply_text(turn.reply)

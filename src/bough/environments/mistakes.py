@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
-from bough.environments.rules import MistakeRules, Rule, action_of
+from bough.environments.base import MistakeRules, Rule, action_of
 from bough.types import Trajectory, Turn
 
 PLAIN = MistakeRules()

@@ -12,23 +12,29 @@ Bough's own environments are entry points like those of any other package.
 from __future__ import annotations
 
 import inspect
+import os
+import shutil
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
-from bough import given
-from bough.config.code_names import is_code
-from bough.config.environment import AGENT_PREFIX
+from bough.chat.reply import Reply
+from bough.config.base import is_code
+from bough.config.groups import AGENT_PREFIX
+from bough.config.groups import AGENT_PREFIX as PREFIX
 from bough.environments.adapters.names import ADAPTERS, adapt
-from bough.environments.base import Environment
-from bough.environments.own_agent import own_agent
+from bough.environments.base import Environment, EnvironmentFailedError, NoTasksError, Observation, Tasks
 from bough.errors import InputError, describe_failure, did_you_mean
+from bough.files import json_digest
+from bough.types import Task
 
 GROUP = "bough.environments"
 
@@ -50,7 +56,7 @@ def find(name: str) -> type[Environment]:
 
 def find_listed(name: str) -> type[Environment]:
     """The environment that an installed package registers under that name. Files may name only these."""
-    if (handed_in := given.ENVIRONMENTS.get(name)) is not None:
+    if (handed_in := ENVIRONMENTS.get(name)) is not None:
         return _environment(handed_in, name)
     if not is_code(name) and (adapted := adapt(name)) is not None:
         return _environment(adapted, name)
@@ -77,7 +83,7 @@ def find_listed(name: str) -> type[Environment]:
 
 
 def _own_agent(name: str) -> type[Environment]:
-    function = given.AGENTS.get(name)
+    function = AGENTS.get(name)
     if function is None:
         if not is_code(name):
             raise InputError(f"--agent {name}: name a function as module:function or path/to/file.py:function")
@@ -148,3 +154,201 @@ def _environment(found: Any, name: str) -> type[Environment]:
 def _record_name(name: str) -> str:
     """The name as records keep it: of an absolute path only the last two parts."""
     return str(Path(*Path(name).parts[-2:])) if Path(name).is_absolute() else name
+
+
+# The environments that installed packages register: what each is, and which options it has.
+
+
+@dataclass(frozen=True)
+class EnvironmentOption:
+    """One option; `default` is None where it must be given."""
+
+    name: str
+    default: Any
+    required: bool
+    about: str
+
+
+@dataclass(frozen=True)
+class ListedEnvironment:
+    """One environment. `problem` says why it cannot be used, if it cannot."""
+
+    name: str
+    about: str = ""
+    max_turns: int | None = None
+    options: tuple[EnvironmentOption, ...] = ()
+    problem: str | None = None
+
+    @property
+    def summary(self) -> str:
+        """The first line of its description."""
+        return self.about.partition("\n")[0]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def list_environments() -> list[ListedEnvironment]:
+    """List the environments that can be named, with their options; one that cannot be loaded has a `problem`."""
+    return [_listed(name) for name in plugged_in()]
+
+
+def describe(name: str) -> ListedEnvironment:
+    """One environment: a registered name, module:Class or path/to/file.py:Class."""
+    found: type[Environment] = find(name)
+    options = tuple(
+        EnvironmentOption(
+            option,
+            None if info.is_required() else info.get_default(call_default_factory=True),
+            info.is_required(),
+            info.description or "",
+        )
+        for option, info in found.Options.model_fields.items()
+    )
+    return ListedEnvironment(found.name, inspect.getdoc(found) or "", found.max_turns, options)
+
+
+def _listed(name: str) -> ListedEnvironment:
+    try:
+        return describe(name)
+    except InputError as error:
+        return ListedEnvironment(name, problem=str(error))
+
+
+# Packages of the operating system: installed by apt-get as root, or through sudo where it asks for no password.
+
+# A server that does not answer costs seconds; another program that holds apt's lock is waited for.
+PATIENCE = (
+    "-o", "Acquire::http::Timeout=20", "-o", "Acquire::https::Timeout=20", "-o", "Acquire::Retries=1",
+    "-o", "DPkg::Lock::Timeout=120",
+)  # fmt: skip
+NOT_ALLOWED = "apt-get installs packages only for root, or through sudo without a password"
+
+
+def installer() -> list[str] | None:
+    """The start of an apt-get command that may install packages here; None where there is none."""
+    if shutil.which("apt-get") is None:
+        return None
+    if os.geteuid() == 0:
+        return ["apt-get", *PATIENCE]
+    sudo = ["sudo", "-n", "apt-get"]
+    if shutil.which("sudo") is not None and _succeeds([*sudo, "--version"]):
+        return [*sudo, *PATIENCE]
+    return None
+
+
+def install(apt: list[str], package: str) -> bool:
+    """Whether the package was installed; its lists may be missing or old."""
+    command = [*apt, "install", "--yes", "--no-install-recommends", package]
+    if _succeeds(command):
+        return True
+    _succeeds([*apt, "update"])
+    return _succeeds(command)
+
+
+def _succeeds(command: list[str]) -> bool:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    done = subprocess.run(  # noqa: S603  fixed commands
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    return done.returncode == 0
+
+
+# Environments, rewards and agents that a Python program handed in, by the names that settings use for them.
+# Settings are text: they end up in YAML files and records. A class or a function given to the Python API is kept here
+# under its name, for as long as the process lives, and the registries look here first. Giving another one of the same
+# name replaces it, as running a notebook cell again does.
+
+ENVIRONMENTS: dict[str, type[Any]] = {}
+REWARDS: dict[str, Callable[..., Any]] = {}
+AGENTS: dict[str, Callable[..., Any]] = {}
+
+
+# A user's own agent: a function that plays a task by itself, against an OpenAI-compatible address.
+#     def play(task, base_url): ...                  # or async def; by name: task, base_url, client, model, seed
+# return reward                              # a number, True or False, a mapping, or None where it is not known
+#     def tasks(split, seed): ...                    # in the same module, or as play.tasks; or --task-file
+# There is no environment: the function holds the conversation, calls its tools and judges the result. It takes the
+# place of an environment, so that everything that plays tasks plays these too.
+
+# What an agent function may ask for, by the names of its parameters.
+PARAMETERS = ("task", "base_url", "client", "model", "seed")
+
+
+class OwnAgent(Environment):
+    """The tasks of an agent function. `endpoint` is what serves it while tasks are played (`bough.rollouts`)."""
+
+    shares_loop = True
+    function: ClassVar[Callable[..., Any]]
+    parameters: ClassVar[tuple[str, ...]]
+    endpoint: ClassVar[Any] = None
+
+    def start(self) -> Observation:
+        raise EnvironmentFailedError(f"{self.name} is an agent: it plays by itself, there is no step to take")
+
+    def step(self, reply: Reply) -> Observation:  # noqa: ARG002
+        return self.start()
+
+    @classmethod
+    def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> Tasks:  # noqa: ARG003
+        make = _tasks_of(cls.function)
+        if make is None:
+            raise NoTasksError(
+                f"{cls.name} has no tasks: define a function tasks(split, seed) beside it, or give --task-file"
+            )
+        wanted = inspect.signature(make).parameters
+        given = {name: value for name, value in {"split": split, "seed": seed}.items() if name in wanted}
+        made = make(**given)
+        if isinstance(made, AsyncIterator):
+            return _as_tasks_async(made)
+        return map(_as_task, made)
+
+    @classmethod
+    async def shutdown(cls) -> None:
+        endpoint, cls.endpoint = cls.endpoint, None
+        if endpoint is not None:
+            await endpoint.close()
+
+
+def own_agent(function: Any, name: str) -> type[OwnAgent]:
+    """The class of an agent function. Raises InputError where it cannot be called as one."""
+    if not callable(function) or inspect.isclass(function):
+        raise InputError(f"--agent {name} is of type {type(function).__name__}; it must be a function")
+    parameters = inspect.signature(function).parameters.values()
+    takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    named = {one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+    required = {one.name for one in parameters if one.name in named and one.default is one.empty}
+    if strangers := sorted(required - set(PARAMETERS)):
+        raise InputError(
+            f"--agent {name} needs {strangers[0]!r}, which it is not given; its parameters may be "
+            f"{', '.join(PARAMETERS)}, others need defaults"
+        )
+    if not takes_all and not named & {"base_url", "client"}:
+        raise InputError(f"--agent {name} takes neither base_url nor client, so it could not reach the model")
+    wanted = tuple(one for one in PARAMETERS if one in named or (takes_all and one != "client"))
+    body = {"name": f"{PREFIX}{name}", "function": staticmethod(function), "parameters": wanted}
+    return type("OwnAgent", (OwnAgent,), {**body, "__module__": __name__, "__doc__": inspect.getdoc(function)})
+
+
+def _tasks_of(function: Callable[..., Any]) -> Callable[..., Any] | None:
+    own = getattr(function, "tasks", None)
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    found = own if own is not None else getattr(module, "tasks", None)
+    return found if callable(found) else None
+
+
+def _as_task(given: Any) -> Task:
+    """A task as it is; a mapping as a task with that data, named by it."""
+    if isinstance(given, dict):
+        return Task(id=json_digest(given, size=8), data=given)
+    if not isinstance(given, Task):
+        kind = type(given).__name__
+        raise EnvironmentFailedError(
+            f"tasks yielded a value of type {kind}; it must yield mappings or bough.Task objects"
+        )
+    return given
+
+
+async def _as_tasks_async(made: AsyncIterator[Any]) -> AsyncIterator[Task]:
+    async for one in made:
+        yield _as_task(one)

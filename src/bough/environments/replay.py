@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Protocol, TypeVar
 
+from bough.chat.reply import Reply
 from bough.environments.base import Observation
 from bough.errors import BoughError
-from bough.speech.reply import Reply
 from bough.types import Message, Task, Trajectory
 
 

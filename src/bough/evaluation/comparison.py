@@ -18,12 +18,9 @@ from itertools import combinations
 from typing import Any, Literal
 
 from bough.errors import InputError
-from bough.evaluation.intervals import Interval, mean_interval
-from bough.evaluation.outcomes import Outcome, by_task, means
-from bough.evaluation.paired import better_p, difference_interval, holm, sign_flip
-from bough.evaluation.power import Outlook, outlook
-from bough.evaluation.results import ModelResult
-from bough.evaluation.sequential import anytime_p, difference_sequence
+from bough.evaluation.intervals import Interval, anytime_p, difference_sequence, mean_interval
+from bough.evaluation.paired import Outlook, better_p, difference_interval, holm, outlook, sign_flip
+from bough.evaluation.results import ModelResult, Outcome, by_task, means
 
 Against = Literal["first", "all"]
 Played = tuple[Outcome, Outcome]

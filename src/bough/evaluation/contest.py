@@ -15,28 +15,22 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol
 
 from bough.config.evaluation import EvalConfig
+from bough.config.groups import CollectConfig, LimitsConfig, SamplingConfig
 from bough.config.parts import leaves
-from bough.config.rollouts import CollectConfig, LimitsConfig
-from bough.config.sampling import SamplingConfig
-from bough.digest import text_digest
-from bough.disk import refuse_links
 from bough.environments.base import Environment
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find
 from bough.environments.tasks import configured, digest
 from bough.errors import InputError
 from bough.evaluation.comparison import compare
-from bough.evaluation.outcomes import Lost, Outcome, task_family, task_type
-from bough.evaluation.results import FILE_NAME, ModelResult, Results
-from bough.evaluation.sequential import looks
+from bough.evaluation.intervals import looks
+from bough.evaluation.results import FILE_NAME, Lost, ModelResult, Outcome, Results, task_family, task_type
 from bough.evaluation.success import report
-from bough.models.names import model_name
-from bough.paths import without_absolute, working_directory
+from bough.files import refuse_links, text_digest, without_absolute, working_directory
+from bough.models.resolve import model_name
 from bough.rollouts.agents import NO_EXPERT, make_agent
-from bough.rollouts.attempt import Attempt, attempts, wanted_tasks
-from bough.rollouts.collect import AllLostError, NoExpertError, collect
-from bough.rollouts.collection import Collection
-from bough.rollouts.runner import LocalRunner, Runner
+from bough.rollouts.collect import AllLostError, Collection, NoExpertError, collect
+from bough.rollouts.runner import Attempt, LocalRunner, Runner, attempts, wanted_tasks
 from bough.terminal import console
 from bough.types import Task
 
@@ -173,7 +167,7 @@ async def _play(
 async def _opened(config: CollectConfig, environment_class: type[Environment]) -> AsyncIterator[Runner]:
     """What plays the episodes of one model, until the end of the block."""
     if config.cluster.address is not None:
-        from bough.cluster.runner import collecting_runner
+        from bough.rollouts.ray_workers import collecting_runner
 
         async with collecting_runner(config, environment_class) as runner:
             yield runner

@@ -13,18 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bough.calls.builder import CallBuilder
+from bough.chat.builder import CallBuilder
 from bough.config.evaluation import EvalConfig
+from bough.data.base import Sample
+from bough.data.reader import Reader
 from bough.errors import InputError
-from bough.formats.base import Sample
 from bough.ledger import Ledger
 from bough.policy.adapters import add_reference
-from bough.policy.answers import Answers
 from bough.policy.load import load_call_builder
-from bough.policy.policy import Policy
+from bough.policy.policy import Answers, Policy
 from bough.terminal import console
-from bough.training.origin import start_of
-from bough.trajectories.reader import Reader
+from bough.training.run import start_of
 from bough.types import Call, Group, Message, Pair, Turn
 
 log = logging.getLogger(__name__)

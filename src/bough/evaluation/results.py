@@ -7,15 +7,136 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, JsonValue, ValidationError, field_validator
+from pydantic import Field, FiniteFloat, JsonValue, ValidationError, field_validator
 
-from bough.disk import read_json, write_json
+from bough.environments.base import MistakeRules
+from bough.environments.mistakes import PLAIN, all_rules, mistakes
+from bough.environments.tasks import digest
 from bough.errors import InputError
-from bough.evaluation.outcomes import Lost, Outcome
-from bough.types import Record
+from bough.files import json_digest, read_json, write_json
+from bough.types import Record, Task, Trajectory
+
+# What one episode came to, without its story: the row that every number of a report is made of.
+
+# Where environments name the type of a task.
+TYPE_KEYS = ("type", "task_type", "page", "kind")
+# Counted as an error of the reply already.
+NOT_COUNTED = "invalid_action"
+
+
+class Outcome(Record):
+    """One episode. A `success` of None is unknown: left out of every rate, and counted.
+
+    `digest` is the task's whole content: two tasks of one name need not be one task.
+    Tasks of one `family` vary one scenario and count as one task. `start` and `episode` are
+    digests of what the agent saw first, and of all that it saw, said and reached; None in
+    result files from before there were any.
+    `errors` counts replies that the environment could not act on, by kind. `mistakes`
+    counts valid ones that a rule finds fault with, by reason, with a 0 for every rule
+    that found none; None in result files from before there were rules.
+    """
+
+    task: str
+    digest: str
+    type: str | None = None
+    family: str | None = None
+    attempt: int = 0
+    success: bool | None
+    reward: FiniteFloat | None = None
+    turns: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    stop: str | None = None
+    errors: dict[str, int] = Field({})
+    mistakes: dict[str, int] | None = None
+    start: str | None = None
+    episode: str | None = None
+
+    @property
+    def unit(self) -> str:
+        """What is independent of other units: the task, or its family."""
+        return self.task if self.family is None else f"family {self.family}"
+
+    @classmethod
+    def of(cls, trajectory: Trajectory, rules: MistakeRules = PLAIN) -> Outcome:
+        """The outcome of a collected episode, whose id is TASK#ATTEMPT."""
+        attempt = trajectory.id.rpartition("#")[2]
+        counted = {reason: rule for reason, rule in all_rules(rules).items() if reason != NOT_COUNTED}
+        found = Counter(dict.fromkeys(counted, 0))
+        found.update(mistake.reason for mistake in mistakes(trajectory, counted))
+        reward = trajectory.rewards.get("outcome")
+        return cls(
+            task=trajectory.task.id,
+            digest=digest(trajectory.task),
+            type=task_type(trajectory.task),
+            family=task_family(trajectory.task),
+            attempt=int(attempt) if attempt.isdecimal() else 0,
+            success=trajectory.success,
+            reward=reward,
+            turns=len(trajectory.turns),
+            prompt_tokens=int(str(trajectory.info.get("prompt_tokens", 0))),
+            completion_tokens=int(str(trajectory.info.get("completion_tokens", 0))),
+            stop=trajectory.stop,
+            errors=dict(sorted(Counter(turn.error for turn in trajectory.turns if turn.error).items())),
+            mistakes=dict(sorted(found.items())),
+            start=json_digest(trajectory.start, size=8),
+            episode=json_digest([trajectory.messages, trajectory.success, reward, trajectory.stop], size=8),
+        )
+
+
+class Lost(Record):
+    """An episode that did not end because the environment or the engine failed, and why.
+
+    Its outcome could have been any. Results on file from before lost episodes were
+    counted have no `digest`.
+    """
+
+    task: str
+    digest: str | None = None
+    type: str | None = None
+    family: str | None = None
+    attempt: int = 0
+    why: str
+
+    def outcome(self, success: bool) -> Outcome:
+        """The outcome it would have had, were it a success or a failure."""
+        return Outcome(
+            task=self.task, digest=self.digest or "", type=self.type, family=self.family, attempt=self.attempt,
+            success=success,
+        )  # fmt: skip
+
+
+def task_type(task: Task) -> str | None:
+    """The type of the task, where its environment names it."""
+    return next((str(task.data[key]) for key in TYPE_KEYS if key in task.data), None)
+
+
+def task_family(task: Task) -> str | None:
+    """The family of the task, where its data name one."""
+    named = task.data.get("family")
+    return str(named) if isinstance(named, str | int) and not isinstance(named, bool) else None
+
+
+def by_task(outcomes: Iterable[Outcome], value: Callable[[Outcome], float | bool | None]) -> dict[str, list[float]]:
+    """The known values of each task or family, in order of appearance; one without any is left out."""
+    found: dict[str, list[float]] = {}
+    for outcome in outcomes:
+        known = value(outcome)
+        if known is not None:
+            found.setdefault(outcome.unit, []).append(float(known))
+    return found
+
+
+def means(values: dict[str, list[float]]) -> list[float]:
+    """One mean a task: attempts at one task are not independent of each other, tasks are."""
+    return [math.fsum(some) / len(some) for some in values.values()]
+
 
 SCHEMA = "evaluation/1"
 FILE_NAME = "results.json"

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
-from bough.config.cluster import OnlineClusterConfig
-from bough.config.corrections import is_server
+from bough.config.curation import is_server
+from bough.config.groups import REWARD_TIMEOUT, LimitsConfig, OnlineClusterConfig, RewardWeights, SamplingConfig
 from bough.config.online import (
     HeldOutTasksConfig,
     OnlineEnvironmentConfig,
@@ -25,23 +25,19 @@ from bough.config.online import (
     check_origin,
 )
 from bough.config.problems import named
-from bough.config.rewards import REWARD_TIMEOUT, RewardWeights
-from bough.config.rollouts import LimitsConfig
-from bough.config.sampling import SamplingConfig
 from bough.config.training import OF_FILES, OptimizerConfig, TrainingConfig, TrainingDataConfig, learning_rate_field
+from bough.data.base import Sample
 from bough.errors import InputError, RowError
-from bough.formats.base import Sample
-from bough.methods.base import Data, Examples, Loss, float_vectors, share
+from bough.ledger import Mean
 from bough.methods.examples import CallSource, examples_from, head_of
-from bough.methods.grpo import GroupExample, GRPOConfig
-from bough.methods.surrogate import bounded_exp, sampler_logprobs
-from bough.metrics import Mean
+from bough.methods.grpo import GroupExample, GRPOConfig, bounded_exp, sampler_logprobs
+from bough.training.method import Data, Examples, Loss, float_vectors, share
 from bough.types import Call, Group, Pair, Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bough.calls.builder import CallBuilder
+    from bough.chat.builder import CallBuilder
 
 
 class DistillDataConfig(TrainingDataConfig):

@@ -34,18 +34,18 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from bough.config.training import OptimizerConfig, TrainingConfig, learning_rate_field
+from bough.data.base import Sample
 from bough.errors import RowError
-from bough.formats.base import Sample
-from bough.methods.base import Data, Example, Examples, Loss, float_vectors, share
+from bough.ledger import Mean
 from bough.methods.examples import CallSource, examples_from, head_of
-from bough.metrics import Mean
+from bough.training.method import Data, Example, Examples, Loss, float_vectors, share
 from bough.types import Call, Pair, Trajectory, Turn
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from bough.calls.builder import CallBuilder
+    from bough.chat.builder import CallBuilder
 
 PairLossType = Literal["sigmoid", "cdpo", "hinge", "ipo", "length_normalised", "simpo"]
 LossType = Literal["sigmoid", "cdpo", "hinge", "ipo", "length_normalised", "simpo", "kto"]

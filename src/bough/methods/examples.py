@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
+import os
+import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bough.errors import BoughError, InputError
-from bough.formats import named
-from bough.formats.base import Sample, digest
-from bough.methods.base import Data, Example, Examples
-from bough.methods.call_source import CallSource as CallSource
-from bough.methods.call_source import count_calls as count_calls
-from bough.methods.example_cache import cache_name, data_files, kept_examples
-from bough.plural import plural
-from bough.trajectories.lines import is_hub
-from bough.trajectories.problems import Problem, Problems
-from bough.trajectories.reader import raw_rows
-from bough.types import Message, split_conversation
+from bough.data.base import Sample, digest
+from bough.data.formats import named
+from bough.data.lines import files, is_dataset, is_hub
+from bough.data.reader import Problem, Problems, raw_rows
+from bough.errors import BoughError, InputError, RowError
+from bough.files import build_once, cache_folder, open_file
+from bough.ledger import Ledger, plural
+from bough.training.method import Data, Example, Examples
+from bough.types import Call, Message, Turn, split_conversation
 
 if TYPE_CHECKING:
-    from bough.calls.builder import CallBuilder
+    from bough.chat.builder import CallBuilder
     from bough.config.training import TrainingConfig
-    from bough.methods.example_store import Chunk, StoreWriter
-    from bough.methods.preparation import Preparation
+    from bough.methods.example_store import Chunk, Preparation, StoreWriter
+
 
 log = logging.getLogger(__name__)
 # The name of data that is given in Python, where settings and records name a file.
@@ -57,7 +58,7 @@ def examples_from(
 
     A large file is prepared by worker processes and kept for later runs.
     """
-    from bough.methods.preparation import Preparation, num_workers, prepared
+    from bough.methods.example_store import Preparation, num_workers, prepared
 
     preparation = Preparation(builder, make, score)
     if not isinstance(data, str | Path):
@@ -164,3 +165,147 @@ def _stop_at_bad_rows(name: str, bad: Problems) -> None:
 def head_of(start: list[Message]) -> str:
     """A name for the episode that a history belongs to: what was said before the first reply."""
     return digest(*split_conversation(start)[0])
+
+
+# Prepared examples kept between runs, under a name that says all that they depend on.
+# The name is a digest of the data's content and path, of the settings and the code that make examples of it, and of
+# the tokenizer and its chat template. Where one of them changes, the name does. What was not used for longest is
+# removed when the cache is over its limit.
+
+FOLDER, SUMMARY = "examples", "summary.json"
+# Bytes of prepared examples that are kept: about two million episodes of ten turns.
+LIMIT = 16 << 30
+SOURCE = Path(__file__).parents[1]
+# What of this package decides what the examples of a file are.
+CODE = (
+    "types.py",
+    "data",
+    "chat",
+    "environments/rewards.py",
+    "environments/rubric.py",
+    "methods",
+    "training/method.py",
+)
+LIBRARIES = ("jinja2", "numpy", "pydantic", "tokenizers", "transformers")
+# Settings of a tokenizer that say where it was found.
+ELSEWHERE = ("path", "file", "hash")
+
+
+def cache_name(data: Path, settings: Mapping[str, Any], builder: CallBuilder) -> str | None:
+    """The name of the prepared examples of `data`; None where something that they depend on has no content to digest.
+
+    `settings` are those of the method that its examples depend on.
+    """
+    tokenizer = builder.template.tokenizer
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or is_hub(data):
+        return None
+    own = {k: v for k, v in tokenizer.init_kwargs.items() if not k.endswith(ELSEWHERE)}
+    limits = [builder.max_length, builder.stride, builder.context]
+    hasher = hashlib.sha256()
+    for part in (
+        *(f"{name} {_version(name)}" for name in LIBRARIES),
+        _digest_of(file for name in CODE for file in _python_files(SOURCE / name)),
+        _digest_of(data_files(data)),
+        str(data),
+        json.dumps([dict(settings), limits], sort_keys=True, default=str),
+        json.dumps([type(tokenizer).__name__, own, tokenizer.chat_template], sort_keys=True, default=str),
+        backend.to_str(),
+    ):
+        hasher.update(f"{len(part)} {part}\n".encode("utf-8", "surrogatepass"))
+    return hasher.hexdigest()[:32]
+
+
+def kept_examples(name: str, build: Callable[[Path], None]) -> tuple[Path, dict[str, Any]]:
+    """The folder of the prepared examples `name` and its summary. `build` fills it if it is not there or is damaged."""
+    from bough.methods.example_store import read_summary
+
+    folder = build_once(f"{FOLDER}/{name}", build)
+    try:
+        summary = read_summary(folder)
+    except (OSError, ValueError) as error:
+        log.warning("The prepared examples in %s are damaged (%s); preparing them again.", folder, error)
+        shutil.rmtree(folder, ignore_errors=True)
+        summary = read_summary(build_once(f"{FOLDER}/{name}", build))
+    _mark_used(name)
+    return folder, summary
+
+
+def _mark_used(name: str) -> None:
+    """Notes that prepared examples are used now, and removes the longest unused ones beyond the limit.
+
+    A process that reads removed ones keeps them until it ends.
+    """
+    folder = cache_folder() / FOLDER
+    try:
+        os.utime(folder / name / SUMMARY)
+        entries = [(summary.stat().st_mtime, summary.parent) for summary in folder.glob(f"*/{SUMMARY}")]
+        total = 0
+        for _, entry in sorted(entries, reverse=True):
+            total += sum(file.stat().st_size for file in entry.iterdir())
+            if total > LIMIT and entry.name != name:
+                shutil.rmtree(entry, ignore_errors=True)
+    except OSError as error:  # another process may be doing the same
+        log.debug("The cache of prepared examples could not be tidied: %s", error)
+
+
+def data_files(data: Path) -> list[Path]:
+    """The files that a path to data stands for."""
+    if is_dataset(data):
+        return sorted(file for file in data.rglob("*") if file.is_file())
+    return files(data)
+
+
+def _python_files(path: Path) -> list[Path]:
+    return sorted(path.rglob("*.py")) if path.is_dir() else [path]
+
+
+def _digest_of(paths: Iterable[Path]) -> str:
+    hasher = hashlib.sha256()
+    for path in paths:
+        with open_file(path) as file:
+            hasher.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode("utf-8", "replace"))
+    return hasher.hexdigest()
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "?"
+
+
+# The calls of a record's turns, each kept or dropped with its reason.
+
+
+class CallSource:
+    """Builds the calls of turns and counts them."""
+
+    def __init__(self, builder: CallBuilder, ledger: Ledger) -> None:
+        self.builder, self.ledger = builder, ledger
+
+    def calls(
+        self, start: list[Message], turns: list[Turn], tools: list[dict[str, Any]], *, corrections: bool = False
+    ) -> dict[int, Call]:
+        """The calls of the trained turns, by turn; those that cannot be trained are dropped with their reason.
+
+        Without `corrections`, what was sampled is what is trained: a turn that has one raises RowError.
+        """
+        if not corrections and any(turn.correction for turn in turns):
+            raise RowError("has_corrections", "this episode has corrections; only SFT learns from them")
+        found = {}
+        for built in self.builder.build(start, turns, tools):
+            if built.call is None:
+                assert built.reason is not None
+                self.ledger.drop(built.reason)
+            else:
+                self.ledger.keep()
+                found[built.turn] = built.call
+        return found
+
+
+def count_calls(ledger: Ledger, of_row: Ledger, trained: int, reason: str) -> None:
+    """Counts a row's calls: `trained` of them are kept, the other good ones are dropped for `reason`."""
+    ledger.keep(trained)
+    for why, count in (of_row.dropped + Counter({reason: of_row.kept - trained})).items():
+        ledger.drop(why, count)

@@ -17,19 +17,19 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, overload
 
+from bough.data.base import Sample
+from bough.environments.rubric import score
 from bough.errors import InputError, RowError
-from bough.formats.base import Sample
-from bough.methods.base import Columns, Data, Example, Examples, Loss, float_vectors, share
+from bough.ledger import Mean
 from bough.methods.dpo import DPOConfig, whole
 from bough.methods.examples import CallSource, examples_from, head_of
-from bough.metrics import Mean
-from bough.rewards.score import score
+from bough.training.method import Columns, Data, Example, Examples, Loss, float_vectors, share
 from bough.types import Call, Group, Pair, Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bough.calls.builder import CallBuilder
+    from bough.chat.builder import CallBuilder
 
 
 @dataclass(frozen=True)

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from bough.config.training import TrainingConfig
+from bough.data.base import Sample
+from bough.data.kto import LABEL
+from bough.environments.rubric import score
 from bough.errors import RowError
-from bough.formats.base import Sample
-from bough.formats.kto import LABEL
-from bough.methods.base import Data, Example, Examples, Loss, float_vectors, share
+from bough.ledger import Mean
 from bough.methods.examples import CallSource, examples_from, head_of
-from bough.metrics import Mean
-from bough.rewards.score import score
+from bough.training.method import Data, Example, Examples, Loss, float_vectors, share
 from bough.types import Trajectory, Turn
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bough.calls.builder import CallBuilder
+    from bough.chat.builder import CallBuilder
 
 
 class SFTConfig(TrainingConfig):

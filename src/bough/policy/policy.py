@@ -8,34 +8,40 @@ own causal attention: slower, the same numbers, other code.
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bough.cache import keep_compiled_code
 from bough.errors import InputError, first_line
-from bough.policy.adapters import ACTOR, Lora, adapted_layers, add_actor, has_adapter, load_actor, reference
-from bough.policy.answers import Answers
-from bough.policy.attention import Attention, uncompiled
-from bough.policy.divergence import Divergences, Teacher, diverge
-from bough.policy.head import Head, Predictions, predict
-from bough.policy.head_check import check_head
-from bough.policy.layers import Layers
+from bough.files import keep_compiled_code
+from bough.policy.adapters import ACTOR, Lora, adapted_layers, add_actor, decoder_of, has_adapter, load_actor, reference
+from bough.policy.head import Divergences, Head, Predictions, Teacher, check_head, diverge, predict
 from bough.policy.load import base_and_adapter, load_model
 from bough.policy.probe import probe as probe_model
-from bough.policy.routing import Routers, routing
-from bough.policy.row_reader import RowReader
-from bough.policy.shard import gather, most, shard
-from bough.trees.build import CallTokens
-from bough.trees.layers import length_matters
+from bough.policy.processes import gather, is_sharded, most, shard
+from bough.policy.recorded import RecordedReads, padded, uses_dropout
+from bough.policy.routing import Routers, Routing, routing
+from bough.trees.attend import block_mask, dense_mask, flex_tree_attention, sdpa_tree_attention
+from bough.trees.build import CallTokens, TokenTree
+from bough.trees.mixers import (
+    STATEFUL,
+    Sight,
+    branching_obstacle,
+    known_mixers,
+    layer_sights,
+    length_matters,
+    let_mixers_branch,
+)
 from bough.trees.pack import PlainRow, TreeRow, plain_row, plain_rows, tree_rows
+from bough.trees.recurrent import Branching, to_device
 from bough.types import Call
 
 log = logging.getLogger(__name__)
@@ -303,3 +309,288 @@ class Policy(nn.Module):
         ids = np.concatenate([[0], *(part.ravel() for row in rows for part in (row.tokens, row.targets_M))])
         if not 0 <= ids.min() <= ids.max() < size:
             raise InputError(f"token ids from {ids.min()} to {ids.max()}: the model's vocabulary is 0 to {size - 1}")
+
+
+# How the rows of training are read: the attention function, masks, padding and CUDA graphs of each kind of row.
+
+
+class RowReader:
+    """Reads rows with the decoder of `base`, a transformers model. Called with a row, it gives hidden states.
+
+    `obstacle` says why the model cannot read trees, None if it can. Rows are read under `autocast`,
+    which the caller switches on. `device` is where the model will compute, if its weights are elsewhere still.
+    """
+
+    recorded: RecordedReads | None = None  # plays trees back as CUDA graphs, after `record`
+    who: Literal["policy", "reference"] = "policy"  # whose adapter is switched on: recordings differ
+
+    def __init__(
+        self, base: Any, attention: Attention, *, autocast: torch.dtype | None, device: torch.device | None
+    ) -> None:
+        self.base, self.autocast = base, autocast
+        self.plain_attention, self.tree_attention = attentions(base, attention, device or self.device)
+        self.obstacle = branching_obstacle(self.decoder)
+        self._sights = {} if self.obstacle else layer_sights(self.decoder)
+        self.carries_state = bool(known_mixers(self.decoder))
+        let_mixers_branch(self.decoder)
+        self.attend_with(self.plain_attention)
+
+    @property
+    def decoder(self) -> Any:
+        """The model without its head; of a vision-language model, the language model."""
+        return decoder_of(self.base)
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = self.base.get_input_embeddings().weight.device
+        return device
+
+    @property
+    def sights(self) -> dict[str, Sight]:
+        """What each kind of attention layer sees; empty if the model cannot read trees."""
+        return {} if self.obstacle else self._sights
+
+    @property
+    def flex(self) -> bool:
+        """Whether trees are computed with FlexAttention."""
+        return self.tree_attention == FLEX
+
+    def __call__(self, row: TreeRow | PlainRow) -> Tensor:
+        """Hidden states [I, D] of a row's tokens, in the order that the row numbers them in."""
+        return self._read_tree(row) if isinstance(row, TreeRow) else self._read_plain(row)
+
+    def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
+        """An array of a row, on the device of the model."""
+        return to_device(torch.from_numpy(array), self.device)
+
+    def attend_with(self, attention: str) -> None:
+        """From now on the decoder uses this attention function, by its name in transformers.
+
+        A model around the decoder (one that also sees) may have another and not let it be changed.
+        """
+        if self.decoder.config._attn_implementation != attention:
+            self.decoder.set_attn_implementation(attention)
+
+    def record(self) -> None:
+        """From now on trees are read by CUDA graphs."""
+
+        def read(token_L: Tensor, position_L: Tensor, end_L: Tensor) -> Tensor:
+            # Weights are cast inside the graph: a cast from before it would keep the weights of that step.
+            enabled = self.autocast is not None
+            with torch.autocast(self.device.type, self.autocast, enabled=enabled, cache_enabled=False):
+                return self._read_nodes(token_L, position_L, end_L)
+
+        self.recorded = RecordedReads(read, self.decoder.parameters())
+
+    @property
+    def has_recordings(self) -> bool:
+        """Whether recordings take memory."""
+        return self.recorded is not None and bool(self.recorded.recordings)
+
+    def give_way(self) -> bool:
+        """Frees the memory of recordings, and records less from now on; False if nothing is recorded."""
+        return self.recorded is not None and self.recorded.give_way()
+
+    def free_memory(self) -> None:
+        """Gives the GPU's unused memory back, that of recordings too."""
+        if self.recorded:
+            self.recorded.drop()
+        torch.cuda.empty_cache()
+
+    @contextmanager
+    def unrecorded(self) -> Iterator[None]:
+        """Within it no row is read by a CUDA graph: for rows whose backward passes all come at the end."""
+        recorded, self.recorded = self.recorded, None
+        try:
+            yield
+        finally:
+            self.recorded = recorded
+
+    def _read_tree(self, row: TreeRow) -> Tensor:
+        """Hidden states [L, D] of a tree's nodes, and of padding after them."""
+        tree = row.tree
+        length = padded(len(tree), few=self.recorded is not None) if self.flex else len(tree)
+        token_L, position_L = np.zeros(length, np.int64), np.zeros(length, np.int64)
+        end_L = np.arange(1, length + 1)  # padding sees itself: a softmax over nothing is NaN
+        token_L[: len(tree)], position_L[: len(tree)], end_L[: len(tree)] = tree.token, tree.position, tree.end
+        nodes = self.tensor(token_L), self.tensor(position_L), self.tensor(end_L)
+        if self.recorded:
+            return self.recorded(*nodes, self.who)
+        return self._read_nodes(*nodes, self._branching(tree, length) if self.carries_state else None)
+
+    def _read_nodes(
+        self, token_L: Tensor, position_L: Tensor, end_L: Tensor, branching: Branching | None = None
+    ) -> Tensor:
+        dtype = self.autocast or self.base.dtype
+        masks: dict[str, Any] = {
+            kind: block_mask(end_L, position_L, sight) if self.flex else dense_mask(end_L, position_L, sight, dtype)
+            for kind, sight in self.sights.items()
+        }
+        if branching is not None:
+            if not self.sights:  # a model without attention makes no masks, and hands options on to its mixers
+                return self._read(token_L[None], None, self.tree_attention, branching=branching)[0]
+            masks |= dict.fromkeys(STATEFUL, branching)
+        mask = masks if len(masks) > 1 else next(iter(masks.values()))
+        return self._read(token_L[None], mask, self.tree_attention, position_ids=position_L[None])[0]
+
+    def _branching(self, tree: TokenTree, length: int) -> Branching:
+        """The forks of a row of `length` nodes: the tree's, and one tree of padding after it."""
+        parent_L = np.arange(-1, length - 1)
+        parent_L[: len(tree)] = tree.parent
+        parent_L[len(tree) : len(tree) + 1] = -1
+        return Branching(parent_L, self.device)
+
+    def _read_plain(self, row: PlainRow) -> Tensor:
+        """Hidden states [B * L, D] of calls side by side. Padding comes last, where no token looks: no mask."""
+        return self._read(self.tensor(row.tokens_BL), None, self.plain_attention).flatten(0, 1)
+
+    def _read(self, tokens_BL: Tensor, mask: Any, attention: str, **more: Any) -> Tensor:
+        self.attend_with(attention)
+        # No cache is read here, and with one transformers treats repeated positions differently.
+        hidden_BLD: Tensor = self.decoder(
+            input_ids=tokens_BL, attention_mask=mask, use_cache=False, **more
+        ).last_hidden_state
+        return hidden_BLD
+
+
+# What a policy says to the calls of a row.
+
+
+class Answers(NamedTuple):
+    """What the policy says to the calls of a row, a tensor for each call.
+
+    Of each answered token its log-probability and, without gradient, the entropy of the
+    distribution it came from, both float32, and whether it was the likeliest token. Of a
+    mixture of experts also how the row was routed. With a teacher, `divergences` are trained
+    instead of the log-probabilities and have the gradient.
+    """
+
+    logprobs: list[Tensor]
+    entropies: list[Tensor]
+    greedy: list[Tensor]
+    routing: Routing | None = None
+    divergences: Sequence[Tensor] = ()
+
+    @property
+    def trained(self) -> list[Tensor]:
+        """What the loss is a function of."""
+        return list(self.divergences) or self.logprobs
+
+    def detach(self) -> Answers:
+        """The same without a gradient."""
+        logprobs, entropies, greedy = ([value.detach() for value in values] for values in self[:3])
+        divergences = [value.detach() for value in self.divergences]
+        return Answers(logprobs, entropies, greedy, self.routing and self.routing.detach(), divergences)
+
+
+# The layers of a policy's decoder, and how they are computed.
+# Compiled, a layer's small operations become a few kernels. Recorded, whole rows are played back as CUDA graphs.
+# Recomputed (gradient checkpointing), the backward pass computes activations again instead of keeping them.
+
+RECOMPILE_LIMIT = 64
+
+
+class Layers:
+    """The decoder layers that `row_reader` reads rows with; `routers` if they route tokens to experts."""
+
+    compiled = False
+
+    def __init__(self, row_reader: RowReader, routers: Routers | None) -> None:
+        from transformers.modeling_layers import GradientCheckpointingLayer
+
+        self.row_reader, self.routers = row_reader, routers
+        decoder: nn.Module = row_reader.decoder
+        self._modules = [module for module in decoder.modules() if isinstance(module, GradientCheckpointingLayer)]
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        return iter(self._modules)
+
+    @property
+    def base(self) -> Any:
+        """The transformers model that the layers are in, with its adapters' layers in place."""
+        return self.row_reader.base
+
+    def compile(self) -> None:
+        """From now on all layers of a kind share one compiled form, for rows of any length."""
+        # With and without a gradient, with and without the adapter, for each kind of attention: more forms than
+        # torch makes by itself, and a form too many would be computed without its kernels.
+        torch._dynamo.config.recompile_limit = max(RECOMPILE_LIMIT, torch._dynamo.config.recompile_limit)
+        for layer in self:
+            layer.compile(dynamic=True)
+        self.compiled = True
+
+    def uncompile(self, failure: str) -> None:
+        """From now on layers are computed as they are, because of this failure."""
+        log.warning("The layers cannot be compiled (%s): the run goes on without --compile.", failure)
+        for layer in self:
+            layer._compiled_call_impl = None
+        if self.row_reader.recorded:
+            self.row_reader.recorded.drop()
+        self.compiled = False
+
+    @property
+    def recomputed(self) -> bool:
+        """Whether the backward pass computes activations again."""
+        return bool(self.base.is_gradient_checkpointing)
+
+    @property
+    def can_recompute(self) -> bool:
+        """Whether activations are kept for the backward pass, and could be computed again instead."""
+        return self.base.supports_gradient_checkpointing and bool(self._modules) and not self.recomputed
+
+    def recompute(self) -> None:
+        """From now on the backward pass computes activations again (gradient checkpointing), without CUDA graphs."""
+        self.base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self.row_reader.recorded = None
+
+    def record(self) -> None:
+        """From now on rows are read by CUDA graphs; InputError where they cannot be."""
+        if found := self.not_recordable():
+            raise InputError(f"--cuda-graphs cannot record this model: {', '.join(found)}")
+        self.row_reader.record()
+
+    def not_recordable(self) -> list[str]:
+        """Why rows cannot be read by CUDA graphs; nothing if they can."""
+        hindrances = {
+            "it does not use FlexAttention": not self.row_reader.flex or bool(self.row_reader.obstacle),
+            "its layers carry state": self.row_reader.carries_state,
+            "it is sharded (--shard)": is_sharded(self),
+            "it routes tokens to experts": self.routers is not None,
+            "it recomputes activations (--gradient-checkpointing)": self.recomputed,
+            "its weights are quantized (--qlora)": getattr(self.base, "is_quantized", False),
+            "it has dropout (--lora-dropout, or the model's own)": uses_dropout(self.base),
+        }
+        return [reason for reason, holds in hindrances.items() if holds]
+
+
+# Which attention functions a model is computed with: one for plain rows, one for trees.
+
+Attention = Literal["auto", "flex", "sdpa"]
+FLEX, SDPA = "bough_flex", "bough_sdpa"  # our names for them among the attention functions of transformers
+
+
+def attentions(model: Any, wanted: Attention, device: torch.device) -> tuple[str, str]:
+    """The names under which transformers knows the attention for plain rows and for trees."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(FLEX, flex_tree_attention)
+    AttentionInterface.register(SDPA, sdpa_tree_attention)
+    # SDPA leaves out the capping of scores (Gemma 2) silently.
+    capped = getattr(model.config.get_text_config(), "attn_logit_softcapping", None)
+    plain = "sdpa" if model._supports_sdpa and not capped else "eager"
+    # Hybrid models call their attention through the same interface, whether or not they say so.
+    supports_flex = model._supports_flex_attn or (model._supports_sdpa and bool(known_mixers(model)))
+    if wanted == "flex" and not supports_flex:
+        raise InputError(f"{type(model).__name__} does not support FlexAttention; choose attention='sdpa'")
+    flex = wanted == "flex" or (wanted == "auto" and device.type == "cuda" and supports_flex)
+    if flex:
+        return plain, FLEX
+    return plain, SDPA if plain == "sdpa" and device.type == "cpu" else plain
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Within it nothing is compiled: for a handful of tokens that would take a minute."""
+    with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
+        yield

@@ -19,16 +19,13 @@ import torch
 from torch import nn
 
 from bough.errors import InputError
-from bough.policy.adapter_weights import AdapterWeights
-from bough.policy.adapters import ACTOR, Lora, adapted_layers, add_actor, has_adapter, load_named
-from bough.policy.answers import Answers
+from bough.policy.adapters import ACTOR, AdapterWeights, Lora, adapted_layers, add_actor, has_adapter, load_named
 from bough.policy.head import Predictions, predict
-from bough.policy.policy import BUDGET, Policy
-from bough.policy.saving import save_adapter
-from bough.policy.segments import ALIGNMENT, AdaptedSegment, SegmentedLora
+from bough.policy.policy import BUDGET, Answers, Policy
+from bough.policy.recorded import ALIGNMENT, AdaptedSegment, SegmentedLora
+from bough.policy.save import save_adapter
 from bough.trees.build import CallTokens
-from bough.trees.forest import Joined, join, shared_lines, shared_trees
-from bough.trees.pack import PlainRow, TreeRow
+from bough.trees.pack import Joined, PlainRow, TreeRow, join, shared_lines, shared_trees
 
 NAME = re.compile(r"[A-Za-z0-9_-]+")
 FROZEN = "@reference"  # not a member's name, so no member can have it

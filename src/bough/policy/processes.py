@@ -7,18 +7,27 @@ step, so gradients and metrics only need adding up.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+import pickle
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
 
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object, parse_flag_from_env
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
 
-from bough.metrics import Mean, add_metrics
-from bough.policy.messages import Messages
+from bough.errors import BoughError, exception_line
+from bough.ledger import Mean, add_metrics
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -151,3 +160,219 @@ def _sum(bucket: list[Tensor]) -> None:
     for gradient in bucket:
         gradient.copy_(flat[offset : offset + gradient.numel()].view_as(gradient))
         offset += gradient.numel()
+
+
+# Weights in pieces, one on each process (FSDP2): a layer is whole only while it is read.
+# Checkpoints hold whole tensors, whoever wrote them, so that any number of processes can resume from them.
+
+
+def shard(root: nn.Module, layers: Iterable[nn.Module], device: torch.device) -> None:
+    """Cuts every weight of `root` into as many pieces as there are processes; gradients are added up over them."""
+    # Log-probabilities are views of one tensor and are never changed in place.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+    mesh = init_device_mesh(device.type, (distributed.get_world_size(),))
+    for module in [*layers, root]:
+        fully_shard(module, mesh=mesh)
+    for module in root.modules():
+        if isinstance(module, FSDPModule):
+            # Losses carry the denominator of the whole step: a sum, not a mean.
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+
+
+def is_sharded(modules: Iterable[nn.Module]) -> bool:
+    """Whether the weights of any of these are in pieces."""
+    return any(isinstance(module, FSDPModule) for module in modules)
+
+
+def most(number: int, device: torch.device) -> int:
+    """The largest `number` of all processes."""
+    largest = torch.tensor(number, device=device)
+    distributed.all_reduce(largest, distributed.ReduceOp.MAX)
+    return int(largest)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The tensor of which this may be a piece; every process must ask."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def gather(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors, each whole; of pieces that is on the first process alone, one after the other.
+
+    Tied weights, which are one tensor under two names, stay one.
+    """
+    found: dict[str, Tensor] = {}
+    done: dict[int, Tensor] = {}
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, DTensor):
+            found[name] = tensor.detach()
+            continue
+        if id(tensor) not in done:
+            gathered = whole(tensor.detach())
+            done[id(tensor)] = gathered.cpu() if distributed.get_rank() == 0 else gathered.new_empty(0)
+        found[name] = done[id(tensor)]
+    return found
+
+
+def piece(value: Tensor, like: Tensor) -> Tensor:
+    """This process's piece of a whole tensor, cut as `like` is, if that is a piece of such a shape."""
+    if not isinstance(like, DTensor) or value.shape != like.shape:
+        return value
+    # Every process has read the whole tensor: it need not be sent.
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+
+
+# Messages from the first process of a run to the others, and its errors with them.
+# The others may wait for hours while the first one plays episodes. So messages have a process group of their own, on
+# CPUs and without the usual time limit, and whoever waits can be interrupted: an error in the first process, or
+# Ctrl-C there, ends all of them.
+
+# Longer than any batch takes to play; gloo has no "forever".
+TIME_LIMIT = timedelta(days=30)
+POLL_S = 0.002
+# How long the first process, which has failed, waits for the others to hear of it.
+PATIENCE_S = 3.0
+# What gloo says where the process at the other end of a connection is gone.
+CLOSED = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
+
+
+class ProcessLostError(BoughError):
+    """Another process has ended without a word to this one."""
+
+    def __init__(self, message: str = "another process of this run has ended; its own message says why") -> None:
+        super().__init__(message)
+
+    @staticmethod
+    def explains(error: BaseException) -> bool:
+        """Whether an error of torch.distributed only says that another process is gone."""
+        return isinstance(error, RuntimeError) and any(words in str(error) for words in CLOSED)
+
+
+class Messages:
+    """Messages within the process group of torch.distributed."""
+
+    _open: tuple[Any, Messages] | None = None
+
+    def __init__(self) -> None:
+        self._group = distributed.new_group(backend="gloo", timeout=TIME_LIMIT)
+        self._rank, self._count = distributed.get_rank(), distributed.get_world_size()
+        self._known: BaseException | None = None  # the error that all processes have
+
+    @classmethod
+    def of_all(cls) -> Messages:
+        """The messages of the present process group; every process must ask for them at the same point."""
+        world = distributed.group.WORLD
+        if cls._open is None or cls._open[0] is not world:
+            cls._open = world, cls()
+        return cls._open[1]
+
+    def deal(self, work: Callable[[], Sequence[T]]) -> T:
+        """`Processes.first_deals`."""
+        if self._rank:
+            received: T = self._received(self._exchange(None))
+            return received
+        try:
+            items = work()
+            packed = [pickle.dumps((item, None)) for item in items[1:]]
+        except BaseException as error:
+            self.report_failure(error)
+            self._known = error
+            raise
+        self._exchange(packed)
+        return items[0]
+
+    def report_failure(self, error: BaseException) -> None:
+        """Sends an error of the first process; gives up where the others do not wait for a message."""
+        if error is self._known:
+            return
+        try:
+            self._exchange([packed_error(error)] * (self._count - 1), patience_s=PATIENCE_S)
+        except ProcessLostError:  # they have ended too
+            return
+
+    def _received(self, content: bytes) -> Any:
+        value, error = pickle.loads(content)  # noqa: S301  written by the first process of this run
+        if error is not None:
+            self._known = error
+            raise error
+        return value
+
+    def _exchange(self, messages: list[bytes] | None, *, patience_s: float | None = None) -> bytes:
+        """The first process sends one message to each of the others, which pass None and get theirs."""
+        sizes = torch.zeros(self._count, dtype=torch.int64)
+        if messages is not None:
+            sizes[1:] = torch.tensor([len(message) for message in messages])
+        deadline = None if patience_s is None else time.monotonic() + patience_s
+        _finish(distributed.broadcast(sizes, 0, group=self._group, async_op=True), deadline)
+        mine = torch.zeros(int(sizes.max()), dtype=torch.uint8)
+        pieces = None if messages is None else [mine, *(_padded(message, len(mine)) for message in messages)]
+        _finish(distributed.scatter(mine, pieces, 0, group=self._group, async_op=True), deadline)
+        return mine[: int(sizes[self._rank])].numpy().tobytes()
+
+
+def _finish(work: Any, deadline: float | None) -> None:
+    """Waits in Python, where Ctrl-C is heard, until `work` is done or the deadline has passed."""
+    while not work.is_completed():
+        if deadline is not None and time.monotonic() > deadline:
+            raise ProcessLostError()
+        time.sleep(POLL_S)
+    try:
+        work.wait()
+    except RuntimeError as error:  # gloo: the connection was closed
+        raise ProcessLostError() from error
+
+
+def _padded(message: bytes, size: int) -> Tensor:
+    padded = torch.zeros(size, dtype=torch.uint8)
+    padded[: len(message)] = torch.frombuffer(bytearray(message), dtype=torch.uint8)
+    return padded
+
+
+def packed_error(error: BaseException) -> bytes:
+    """No value and this error, as a message. What cannot be pickled becomes a BoughError with its text."""
+    try:
+        content = pickle.dumps((None, error))
+        _, copy = pickle.loads(content)  # noqa: S301  our own
+        if type(copy) is type(error) and str(copy) == str(error):
+            return content
+    except Exception:  # noqa: S110  an author's exception may fail in any way
+        pass
+    same = BoughError(str(error) if isinstance(error, BoughError) else exception_line(error))
+    same.exit_code = getattr(error, "exit_code", 1)
+    return pickle.dumps((None, same))
+
+
+# Memory of the host that is freed goes back to the system.
+
+# glibc's number for the size from which a block is mapped by itself, and unmapped as soon as it is freed.
+M_MMAP_THRESHOLD = -3
+MAPPED_BYTES = 1 << 20
+
+
+def return_freed_memory() -> bool:
+    """From now on freed tensors take no memory; False where the C library is not glibc.
+
+    By itself glibc comes to keep freed blocks of up to 32 MiB for later. With gradient checkpointing on a CPU the
+    inputs of layers, which stay, lie between the activations, which do not: the gaps fit nothing that comes later.
+    """
+    if sys.platform != "linux":
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    return mallopt is not None and bool(mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES))
+
+
+# How much of a GPU's memory this process may still take: the only place that asks the GPU.
+
+
+def unused_bytes(device: torch.device, processes: int = 1) -> int:
+    """What is free on a GPU that `processes` of this run share, and within this process's part of it, if it has one."""
+    free, total = torch.cuda.mem_get_info(device)
+    index = torch.cuda.current_device() if device.index is None else device.index
+    part = total * torch.cuda.get_per_process_memory_fraction(index) - torch.cuda.memory_reserved(index)
+    return int(max(min(free // processes, part), 0))
+
+
+def unused_fraction(device: torch.device, keep: int = 0) -> float:
+    """The same as a fraction of all memory of the GPU, less `keep` bytes."""
+    return (unused_bytes(device) - keep) / torch.cuda.mem_get_info(device)[1]

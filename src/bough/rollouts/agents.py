@@ -6,8 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from bough.config.rollouts import AgentConfig
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import AgentConfig, SamplingConfig
 from bough.engines.base import Answer, Chat, Engine
 from bough.engines.load import load_engine
 from bough.environments.base import Environment

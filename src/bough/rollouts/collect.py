@@ -9,22 +9,46 @@ that fails even then is left out and named, never recorded as the agent's failur
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
 
+import yaml
+from pydantic_core import from_json
+
+from bough.config.groups import ClusterConfig, CollectConfig
+from bough.config.parts import flattened, leaves
+from bough.config.yaml_file import YamlFile
+from bough.data.reader import Reader
+from bough.data.writer import Writer
 from bough.engines.base import EngineError
 from bough.environments.base import EnvironmentFailedError
-from bough.errors import BoughError, RowError
-from bough.plural import plural
+from bough.environments.tasks import digest
+from bough.errors import BoughError, InputError, RowError
+from bough.files import (
+    locked,
+    read_json,
+    refuse_links,
+    remove,
+    replacing,
+    text_digest,
+    without_absolute,
+    write_atomically,
+    write_json,
+)
+from bough.ledger import plural
+from bough.models.resolve import stamp
 from bough.rollouts.agents import NO_EXPERT
-from bough.rollouts.attempt import Attempt
-from bough.rollouts.garbage import spare_what_is_loaded
-from bough.rollouts.runner import Images, Runner
+from bough.rollouts.runner import Attempt, Images, Runner, spare_what_is_loaded
 from bough.terminal import console
-from bough.types import Trajectory
+from bough.types import Task, Trajectory
 
 # Characters that are kept of an error.
 MAX_REASON = 1000
@@ -206,3 +230,223 @@ def lost_lines(lost: Mapping[str, str]) -> Iterator[str]:
     for why, episodes in by_reason.items():
         more = [f"{len(episodes) - MAX_NAMED} more"] if len(episodes) > MAX_NAMED else []
         yield f"lost {', '.join([*sorted(episodes)[:MAX_NAMED], *more])}: {why}"
+
+
+# A folder of played episodes: what was asked for, every trajectory, and how it went.
+#     OUTPUT/config.yaml            the settings     OUTPUT/trajectories.jsonl     one episode per line, as it
+# happened     OUTPUT/images/ID/TURN.png     screenshots, if they were requested     OUTPUT/report.json            the
+# numbers     OUTPUT/weights.json           names, sizes and times of the model's files     OUTPUT/rescored.json
+# the trainer's log-probabilities of some replies: {episode: {turn: [one per token]}}
+# An episode is written completely or not at all. A collection that was killed resumes with the missing episodes, if
+# settings, weights and tasks are the same. One that failed before its first episode leaves nothing. No file has
+# absolute paths: those in the settings are written relative to OUTPUT.
+
+SETTINGS, TRAJECTORIES, IMAGES = "config.yaml", "trajectories.jsonl", "images"
+REPORT, RESCORED, WEIGHTS = "report.json", "rescored.json", "weights.json"
+# Settings that change how many episodes are played, or how fast, but not their content.
+FREE = {
+    *("output", "concurrency", "retries", "overwrite", "tasks", "attempts", "rescore", "key_variable", "base_url"),
+    *leaves(ClusterConfig),
+}
+WAY_OUT = "give another --output, or --overwrite"
+MAX_NAMED_TASKS = 10
+
+
+class Collection:
+    """The folder, open for more episodes. `finished` maps the id of each recorded episode to its task's digest."""
+
+    def __init__(self, config: CollectConfig) -> None:
+        self.path = config.output.absolute()  # an environment may change the working directory
+        self.trajectories = self.path / TRAJECTORIES
+        self._new = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        weights = stamp(config.agent.model, config.agent.adapter)
+        try:
+            if self._is_ours():
+                if config.overwrite:
+                    self._clear()
+                else:
+                    self._agree(config)
+                    self._same_weights(config.agent.model, weights)
+            refuse_links(self.trajectories, self.path / IMAGES)
+            self.path.mkdir(parents=True, exist_ok=True)
+            settings = yaml.safe_dump(self._shown(config), sort_keys=False, allow_unicode=True)
+            write_atomically(self.path / SETTINGS, settings)
+            write_json(self.path / WEIGHTS, weights)
+        except OSError as error:
+            raise InputError(f"--output {self.path}: cannot be used as a folder: {error.strerror}") from None
+        self._writer = Writer(self.trajectories, batch_s=0.0)
+        self._disk = ThreadPoolExecutor(1, "bough-collection")  # one thread: episodes are appended to one file
+        self.finished = {record.id: digest(record.task) for record in self}
+        self._digests: dict[str, tuple[Task, str]] = {}
+
+    def __iter__(self) -> Iterator[Trajectory]:
+        """Every recorded episode, read one at a time."""
+        reader = Reader(self.trajectories, format="bough", on_error="skip")
+        return (record for record in reader if isinstance(record, Trajectory))
+
+    def missing(self, wanted: Iterable[Attempt]) -> list[Attempt]:
+        """The episodes that are not recorded yet. One that was recorded for a different task is an InputError."""
+        wanted = list(wanted)
+        others = [
+            one.id for one in wanted if one.id in self.finished and self.finished[one.id] != self._digest(one.task)
+        ]
+        if others:
+            more = [f"and {len(others) - MAX_NAMED_TASKS} more"] if len(others) > MAX_NAMED_TASKS else []
+            raise InputError(
+                f"{self.path} contains episodes of different tasks with the same ids; {WAY_OUT}:",
+                [*others[:MAX_NAMED_TASKS], *more],
+            )
+        return [attempt for attempt in wanted if attempt.id not in self.finished]
+
+    def add(self, trajectory: Trajectory, images: list[tuple[int, bytes]]) -> None:
+        """Writes a finished episode, its images first."""
+        if images:
+            folder = self.path / IMAGES / _file_name(trajectory.id)
+            folder.mkdir(parents=True, exist_ok=True)
+            refuse_links(folder)
+            names = []
+            for turn, image in images:
+                name = f"{turn:03}.png"
+                remove(folder / name)
+                (folder / name).write_bytes(image)
+                names.append(f"{IMAGES}/{folder.name}/{name}")
+            trajectory = trajectory.model_copy(update={"info": {**trajectory.info, "images": names}})
+        self._writer.write(trajectory)
+        self._writer.flush()
+        self.finished[trajectory.id] = self._digest(trajectory.task)
+
+    def add_in_thread(self, trajectory: Trajectory, images: list[tuple[int, bytes]]) -> Awaitable[None]:
+        """Like `add`, without the event loop waiting for the disk.
+
+        The episode is written also if what this returns is cancelled or never awaited.
+        """
+        return asyncio.shield(asyncio.wrap_future(self._disk.submit(self.add, trajectory, images)))
+
+    def finish(self, order: Sequence[str]) -> None:
+        """Sorts the episodes into this order: the same settings give the same file, whichever episode ended first."""
+        place = {id: number for number, id in enumerate(order)}
+        with self.trajectories.open("rb") as file:
+            found = sorted(lines := list(_lines(file, place)))
+            if found == lines:
+                return
+            try:
+                with replacing(self.trajectories) as draft:
+                    with draft.open("wb") as ordered:
+                        for _, offset, size in found:
+                            file.seek(offset)
+                            ordered.write(file.read(size))
+                    self._writer.close()
+            except OSError as error:
+                problem = f"cannot be sorted ({error.strerror}); its episodes are safe"
+                raise BoughError(f"{self.trajectories}: {problem}") from error
+
+    def keep_rescored(self, logprobs: dict[str, dict[int, list[float]]]) -> None:
+        """For `bough view`, which shows the gap between sampler and trainer."""
+        if logprobs:
+            write_json(self.path / RESCORED, logprobs)
+
+    def report(self, numbers: dict[str, Any]) -> None:
+        write_json(self.path / REPORT, numbers)
+
+    def old_report(self) -> dict[str, Any] | None:
+        """The numbers of an earlier run, if they cover all recorded episodes."""
+        numbers = _json(self.path / REPORT)
+        whole = isinstance(numbers, dict) and numbers.get("episodes") == len(self.finished)
+        return numbers if whole else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._disk.shutdown()
+        self._writer.close()
+        if error is not None and not self.finished:
+            self._clear()
+            for folder in self._new:
+                with suppress(OSError):  # something else is in it by now
+                    folder.rmdir()
+
+    def _digest(self, task: Task) -> str:
+        """The task's digest, computed once: all attempts share the task, and its data may be a whole game."""
+        known = self._digests.get(task.id)
+        if known is None or known[0] is not task:
+            known = self._digests[task.id] = task, digest(task)
+        return known[1]
+
+    def _is_ours(self) -> bool:
+        """Whether a collection was begun here. One without an episode has no settings to keep."""
+        try:
+            return self.trajectories.stat().st_size > 0 and (self.path / SETTINGS).exists()
+        except FileNotFoundError:
+            return False
+
+    def _shown(self, config: CollectConfig) -> dict[str, Any]:
+        """The settings without absolute paths."""
+        values: dict[str, Any] = without_absolute(config.model_dump(mode="json"), self.path)
+        return values
+
+    def _clear(self) -> None:
+        """Removes the collection; other files in the folder stay. Raises an error while another process adds to it."""
+        if self.trajectories.is_file() and not self.trajectories.is_symlink():
+            try:
+                with locked(self.trajectories, wait=False):
+                    pass
+            except BlockingIOError:
+                raise InputError(f"{self.trajectories}: another process is writing it; {WAY_OUT}") from None
+        for name in (TRAJECTORIES, SETTINGS, REPORT, RESCORED, WEIGHTS, IMAGES):
+            remove(self.path / name)
+
+    def _agree(self, config: CollectConfig) -> None:
+        """A collection resumes only with the settings it was begun with."""
+        old = without_absolute(_settings(self.path / SETTINGS), self.path)
+        new = without_absolute(config.flat_dump(), self.path)
+        changed = sorted(key for key in new if key not in FREE and old.get(key) != new[key])
+        if changed:
+            raise InputError(
+                f"{self.path} contains episodes recorded with different settings; {WAY_OUT}:",
+                [f"{key} was {old.get(key)!r}, now {new[key]!r}" for key in changed],
+            )
+
+    def _same_weights(self, model: str, now: list[list[str | int]]) -> None:
+        """The recorded episodes must be those of the present weights: a folder may have been trained again."""
+        note = self.path / WEIGHTS
+        if note.exists() and _json(note) != now:
+            raise InputError(f"{model} has changed since its episodes in {self.path} were played; {WAY_OUT}")
+
+
+def _lines(file: BinaryIO, place: dict[str, int]) -> Iterator[tuple[int, int, int]]:
+    """For each line its place in the order, its offset and its size. A line that is not an episode comes last."""
+    offset = 0
+    for line in file:
+        try:
+            id = from_json(line)["id"]
+        except (ValueError, TypeError, KeyError):
+            id = None
+        yield place.get(id, len(place)) if isinstance(id, str) else len(place), offset, len(line)
+        offset += len(line)
+
+
+def _settings(file: Path) -> dict[str, Any]:
+    try:
+        values = YamlFile.read(file).values
+        if not values:
+            raise InputError(f"{file}: the file is empty")
+    except InputError as error:
+        raise InputError(f"{error}; the settings of the episodes beside it are unknown: {WAY_OUT}") from None
+    return flattened(CollectConfig, values)
+
+
+def _json(file: Path) -> Any:
+    """The content of the file; None if it cannot be read."""
+    try:
+        return read_json(file)
+    except (OSError, ValueError):
+        return None
+
+
+def _file_name(text: str) -> str:
+    """An episode's id as a folder's name; a digest keeps similar ids apart."""
+    plain = re.sub(r"[^\w#-]+", "_", text)[:60]
+    return plain if plain == text else f"{plain}-{text_digest(text, size=4)}"

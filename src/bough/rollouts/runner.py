@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
-from bough.config.rollouts import LimitsConfig
+from bough.config.evaluation import EvalConfig
+from bough.config.groups import CollectConfig, LimitsConfig
 from bough.engines.base import Chat
 from bough.environments.base import Environment
 from bough.environments.isolated import Isolated
+from bough.environments.tasks import first_tasks, tasks_of
+from bough.files import derived_seed
 from bough.rollouts.agents import Agent
-from bough.rollouts.attempt import Attempt
-from bough.rollouts.episode import play
-from bough.types import Trajectory
+from bough.rollouts.episode import Replayed, play
+from bough.terminal import console
+from bough.types import Task, Trajectory
 
 Images = list[tuple[int, bytes]]
 
@@ -72,3 +78,77 @@ class _Renamed:
 
     async def close(self) -> None:
         await self.agent.close()
+
+
+# What is to be played: an attempt at a task, with its id and its seed.
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One episode to be played, from its beginning or from a recorded state.
+
+    `temperature` is what to sample at, where the attempts at a task differ in it.
+    """
+
+    id: str
+    task: Task
+    seed: int
+    replayed: Replayed | None = None
+    temperature: float | None = None
+
+
+def wanted_tasks(environment_class: type[Environment], config: CollectConfig | EvalConfig) -> list[Task]:
+    """The tasks that the settings ask for. Warns if there are fewer."""
+    source = tasks_of(
+        environment_class,
+        options=config.environment.options,
+        split=config.environment.split,
+        task_file=config.environment.task_file,
+        seed=config.seed,
+    )
+    tasks = first_tasks(source, config.tasks)
+    if len(tasks) < config.tasks:
+        console.err().print(f"{config.tasks} tasks were requested; there are only {len(tasks)}", style="yellow")
+    return tasks
+
+
+def attempts(tasks: Iterable[Task], count: int, seed: int) -> Iterator[Attempt]:
+    """`count` attempts at each task. An attempt's id and seed depend on the task, its number and `seed` alone."""
+    for task in tasks:
+        for number in range(count):
+            id = f"{task.id}#{number}"
+            yield Attempt(id, task, derived_seed(seed, id))
+
+
+# Python's garbage collector while episodes are played, and between the stages of a run.
+# Its full collections walk through every object of the process, and loading torch and transformers leaves hundreds of
+# thousands that stay until the end. They took a quarter of the host's time per turn. The rest, a tenth, went into
+# collections after every 700 new objects: a turn makes hundreds, and almost none of them is garbage in a cycle.
+
+# New objects between two collections. A cycle may hold the tokens of a few hundred turns until the next one.
+THRESHOLD = 20_000
+
+
+@cache
+def spare_what_is_loaded() -> None:
+    """Takes the objects that exist now out of all later collections and makes these rarer, once per process."""
+    gc.collect()
+    gc.freeze()
+    _, *older = gc.get_threshold()
+    gc.set_threshold(THRESHOLD, *older)
+
+
+def free_gpu_memory() -> None:
+    """Frees what finished work has left on the GPU, for the next work of this process and for other processes.
+
+    Models refer to themselves, so only the collector frees them, and it leaves alone what it was told to spare.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return
+    spared = gc.get_freeze_count() > 0
+    gc.unfreeze()
+    gc.collect()
+    torch.cuda.empty_cache()
+    if spared:
+        gc.freeze()

@@ -6,14 +6,28 @@ replaced by visible ones before they are printed.
 
 from __future__ import annotations
 
+import itertools
 import json
+import logging
 import math
 import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 WIDEST = 10_000
@@ -78,3 +92,88 @@ def progress(what: str, total: int | None = None) -> Progress:
 def printable(text: str) -> str:
     """`text` with its control characters replaced by visible ones."""
     return CONTROL.sub(lambda match: chr(0x2400 + ord(match[0])) if ord(match[0]) < 0x20 else "\ufffd", text)
+
+
+# A bar that counts steps or episodes, with numbers beside it; plain lines if there is no terminal.
+
+# Seconds between two lines if there is no terminal.
+LINE_EVERY_S = 10.0
+
+
+class NumbersProgress:
+    """What the progress of training and of episodes have in common. `unit` is what is counted.
+
+    The first line without a terminal comes right away or, if not `at_once`, after `LINE_EVERY_S`.
+    """
+
+    def __init__(self, unit: str, *, at_once: bool) -> None:
+        self.console = err()
+        columns = (
+            TextColumn(unit), MofNCompleteColumn(), BarColumn(),
+            TextColumn("{task.fields[numbers]}"), TimeElapsedColumn(), TimeRemainingColumn(),
+        )  # fmt: skip
+        self.bar = Progress(*columns, console=self.console, transient=True, disable=not is_live(self.console))
+        self._said_at = float("-inf") if at_once else time.monotonic()
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+
+    def count_to(self, total: int) -> None:
+        self.task = self.bar.add_task("", total=total, numbers="")
+
+    def show(self, done: int, numbers: str, line: str) -> None:
+        """Moves the bar to `done`; without a terminal prints `line` and the numbers every few seconds."""
+        self.bar.update(self.task, completed=done, numbers=numbers)
+        if not is_live(self.console) and time.monotonic() - self._said_at >= LINE_EVERY_S:
+            self._said_at = time.monotonic()
+            self.console.print(f"{line}  {numbers}", markup=False)
+
+
+# What is seen while a model is made: our steps, and not the bars of the libraries that take them.
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def steps(title: str, count: int) -> Iterator[Callable[[str], None]]:
+    """Give a function that says which of `count` steps begins: a bar on a terminal, a log line anywhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_interactive) as progress:
+        task = progress.add_task(title, total=count)
+        numbers = itertools.count()
+
+        def begin(step: str) -> None:
+            logger.info("%s: %s", title, step)
+            progress.update(task, description=f"{title}: {step}", completed=next(numbers))
+
+        yield begin
+
+
+@contextmanager
+def no_bars() -> Iterator[None]:
+    """Keep transformers from drawing progress bars."""
+    from transformers.utils import logging as transformers_logging
+
+    drawn = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if drawn:
+            transformers_logging.enable_progress_bar()

@@ -16,22 +16,25 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Annotated, Any, Self
 
 import torch
+from pydantic import Field, FiniteFloat, StrictBool, StrictInt, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bough.disk import drafting, put_in_place, remove, write_json
 from bough.errors import InputError
-from bough.models.digest import file_digest
-from bough.training.counters import Counters
-from bough.training.optimizer_state import OptimizerState
+from bough.files import drafting, put_in_place, remove, write_json
+from bough.models.resolve import file_digest
+from bough.training.optimizer import OptimizerState
 
 NAME = re.compile(r"step-(\d{8})")
 OPTIMIZER, RANDOM, STATE, FILES = "optimizer.safetensors", "random.safetensors", "state.json", "files.json"
@@ -212,3 +215,107 @@ def _set_random_state(state: Mapping[str, Tensor]) -> None:
     torch.set_rng_state(state["cpu"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
+
+
+# Writes checkpoints in the background: training goes on as soon as their tensors are copied.
+# One is written at a time, and the next waits for it. A kill finds the one before it whole, as ever: a checkpoint
+# gets its name when it is complete.
+
+
+class CheckpointWriter:
+    """Runs one function at a time in a thread. On leaving its `with` the last one is done.
+
+    What the function raises is raised by the next `check`, `wait` or `begin`.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[Any] | None = None
+
+    def begin(self, write: Callable[[], Any]) -> None:
+        """Starts to write, after what is being written."""
+        self.wait()
+        self._writing = self._thread.submit(write)
+
+    def check(self) -> None:
+        """Raises what writing failed with, if it is over."""
+        if self._writing is not None and self._writing.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Returns when everything is written."""
+        if (writing := self._writing) is None:
+            return
+        try:
+            writing.result()
+        finally:
+            if writing.done():  # else the wait was interrupted, and `__exit__` waits for the rest
+                self._writing = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        try:
+            self.wait()
+        except Exception as failure:
+            if error is None:
+                raise
+            log.error("%s", failure)
+
+
+def snapshot(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies in the CPU's memory, which training does not change. A tensor under two names stays one."""
+    copies: dict[tuple[Any, ...], Tensor] = {}
+    found = {}
+    for name, tensor in tensors.items():
+        key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) if tensor.numel() else (name,)
+        if key not in copies:
+            copies[key] = tensor.detach().to("cpu", copy=True)
+        found[name] = copies[key]
+    return found
+
+
+# Where a run is: the part of its state that a checkpoint keeps as numbers.
+
+Count = Annotated[StrictInt, Field(ge=0)]
+Amount = Annotated[FiniteFloat, Field(ge=0)]
+
+
+@dataclass
+class Counters:
+    """Counts since the start of the run."""
+
+    step: Count = 0
+    tokens_trained: Count = 0
+    tokens_computed: Count = 0
+    tokens_raw: Count = 0
+    token_budget: Count = 0  # as it was set
+    budget: Count = 0  # as it is, where memory ran out
+    gradient_checkpointing: StrictBool = False  # switched on where memory ran out
+    best_loss: FiniteFloat | None = None
+    evaluations_without_gain: Count = 0
+    levels: list[Count] = field(default_factory=lambda: [0])
+    success_total: Amount = 0.0
+    success_count: Amount = 0.0
+    overflows: Count = 0
+    loss_scale: dict[str, Count | Amount] = field(default_factory=dict)
+
+    def count_evaluation(self, loss: float) -> bool:
+        """Notes an evaluation's loss; whether it is the lowest so far. One that is not finite never is."""
+        best = math.isfinite(loss) and (self.best_loss is None or loss < self.best_loss)
+        self.best_loss = loss if best else self.best_loss
+        self.evaluations_without_gain = 0 if best else self.evaluations_without_gain + 1
+        return best
+
+    @classmethod
+    def from_json(cls, values: Any) -> Counters:
+        """The counters of a checkpoint. ValueError where one is missing, unknown or out of range."""
+        names = {one.name for one in fields(cls)}
+        if not isinstance(values, dict) or values.keys() != names:
+            raise ValueError(f"the counters are not {', '.join(sorted(names))}")
+        try:
+            return TypeAdapter(cls).validate_python(values)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise ValueError(f"the counter {'.'.join(map(str, first['loc']))}: {first['msg']}") from None

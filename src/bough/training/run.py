@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,34 +16,44 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import torch
+
 from bough import bit_exact
-from bough.config.cluster import ClusterConfig
+from bough.config.groups import ClusterConfig
 from bough.config.parts import flattened, leaves
-from bough.config.training import TrainingConfig
+from bough.config.run_folder import RunDir
+from bough.config.training import MachineConfig, TrainingConfig
 from bough.config.yaml_file import YamlFile
-from bough.disk import write_json
 from bough.errors import InputError
+from bough.event_loop import Interrupts, StoppedError
+from bough.files import candidates, write_json
 from bough.ledger import Ledger
-from bough.methods.base import Data, Example, Examples, Method
-from bough.paths import candidates
-from bough.policy.load import load_call_builder
+from bough.models.resolve import folder_digest, model_digest
+from bough.policy.adapters import (
+    add_actor,
+    add_reference,
+    decoder_of,
+    freeze_surroundings,
+    grow,
+    load_actor,
+    lora,
+    start_adapter,
+)
+from bough.policy.load import base_and_adapter, load_call_builder, load_model, load_outline
 from bough.policy.policy import Policy
-from bough.policy.processes import Processes
+from bough.policy.processes import Processes, return_freed_memory, unused_bytes
+from bough.policy.recorded import uses_dropout
 from bough.policy.reference import ReferenceLogprobs
-from bough.policy.saving import save_policy
-from bough.policy.shape import start_adapter
-from bough.rundir import RunDir
-from bough.terminal.training import TrainingProgress
-from bough.tracking.trackers import Trackers
-from bough.training.acceleration import accelerated
-from bough.training.checkpoint import Checkpoint, checkpoints
-from bough.training.counters import Counters
-from bough.training.interrupts import Interrupts, StoppedError
-from bough.training.loading import load_policy, precision
+from bough.policy.routing import Routers, coefficient
+from bough.policy.save import save_policy
+from bough.terminal.tables import TrainingProgress
+from bough.training.checkpoint import Checkpoint, Counters, checkpoints
 from bough.training.loop import Trainer
-from bough.training.origin import Origin
-from bough.training.source import PlannedSource, Source
-from bough.training.token_budget import choose_budget
+from bough.training.method import Data, Example, Examples, Method
+from bough.training.plan import PlannedSource, Shape, Source, choose_budget, fitting
+from bough.training.trackers import Trackers
+from bough.trees.build import TokenTree
+from bough.trees.mixers import branching_obstacle, known_mixers
 
 log = logging.getLogger(__name__)
 # Settings that do not change what is computed.
@@ -308,3 +319,311 @@ def _same_file(before: Any, now: Any, folder: Path) -> bool:
         return False
     old, new = ({one.resolve() for one in candidates(written, folder)} for written in (before, now))
     return bool(old & new)
+
+
+# The policy that a run trains: the base model, its adapter, its reference, in the right place and precision.
+
+
+def load_policy(
+    config: TrainingConfig,
+    start: Path | None,
+    resumed: Checkpoint | None,
+    processes: Processes,
+    *,
+    reference: bool,
+    temperature: float | None = 1.0,
+) -> Policy:
+    """The policy as the run begins or resumes.
+
+    `start` is the adapter that the run starts from. With `reference` it is also kept as it
+    was, beside the one that is trained. `temperature` is that of the log-probabilities; None: each
+    call's own.
+    """
+    name = base_and_adapter(config.model)[0]
+    actor = start
+    if resumed:
+        log.warning("Resuming from step %d.", resumed.step)
+        name, actor = (name, resumed.weights) if config.lora.enabled else (str(resumed.weights), None)
+    torch.manual_seed(config.seed)  # a new adapter is drawn at random
+    device = processes.device
+    _check_machine(config, device)
+    autocast = precision(config, device)
+    # Frozen weights may be in the type they are computed with; in trained ones small steps must not round to nothing.
+    dtype = autocast if autocast and config.lora.enabled else torch.float32
+    # A model that is sharded may be too large for one GPU until it is.
+    place = torch.device("cpu") if config.machine.shard else device
+    model = load_model(name, dtype=dtype, device=place, quantize=config.lora.qlora)
+    if config.machine.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        if device.type == "cpu":
+            return_freed_memory()
+    if not config.lora.enabled:
+        freeze_surroundings(model)
+    elif actor is None:
+        model = add_actor(model, lora(config.lora))
+    elif resumed or not config.lora.merge:
+        model = load_actor(model, actor, dropout=config.lora.dropout)
+    else:
+        model = grow(model, actor, lora(config.lora))
+    if reference and start:
+        add_reference(model, start)
+    policy = Policy(
+        model,
+        attention=config.machine.attention,
+        autocast=autocast,
+        compile=bool(config.machine.compile),
+        device=device,
+    )
+    policy.temperature = temperature
+    policy.router_coefficient = _router_coefficient(config, policy)
+    if config.machine.shard:
+        policy.shard(device)
+    return policy
+
+
+def _router_coefficient(config: TrainingConfig, policy: Policy) -> float:
+    weight = coefficient(policy.decoder, config.optimizer.router_aux_loss_coef)
+    if weight and config.machine.compile:
+        raise InputError(
+            "--compile does not go with the load-balancing loss of a mixture of experts; add --router-aux-loss-coef 0"
+        )
+    return weight
+
+
+def _check_machine(config: TrainingConfig, device: torch.device) -> None:
+    """InputError that lists all settings that do not go with the machine or with each other."""
+    machine = config.machine
+    together = ["--qlora"] if config.lora.qlora else []
+    together += ["--compile"] if machine.compile else []
+    together += ["--cuda-graphs"] if machine.cuda_graphs else []
+    together += [f"--optimizer {config.optimizer.name}"] if config.optimizer.name != "adamw" else []
+    problems = [f"--shard does not go with {name}" for name in together if machine.shard]
+    if machine.shard and not torch.distributed.is_initialized():
+        problems.append("--shard needs several processes: accelerate launch --num_processes 2 -m bough …")
+    elif machine.shard and device.type == "cuda" and torch.distributed.get_backend() == "gloo":
+        problems.append("--shard needs a GPU for each process: gloo, by which processes share a GPU, cannot do it")
+    if machine.cuda_graphs:
+        problems += [f"--cuda-graphs does not go with {name}" for name in not_recorded(config)]
+    if machine.fp16 and machine.bf16:
+        problems.append("--fp16 and --bf16 exclude each other")
+    on_cuda = {
+        "--compile": machine.compile,
+        "--cuda-graphs": machine.cuda_graphs,
+        "--fp16": machine.fp16,
+        "--qlora": config.lora.qlora,
+    }
+    if device.type != "cuda":
+        problems += [f"{name} needs a CUDA device; this is {device.type}" for name, given in on_cuda.items() if given]
+    if problems:
+        raise InputError("these settings cannot be used here:", problems)
+
+
+def not_recorded(config: TrainingConfig) -> list[str]:
+    """Settings that rule out CUDA graphs; what of a model does, `Layers.not_recordable` knows."""
+    given = {
+        "--gradient-checkpointing": config.machine.gradient_checkpointing,
+        "--qlora": config.lora.qlora,
+        "--lora-dropout": config.lora.enabled and config.lora.dropout > 0,
+    }
+    return [name for name, holds in given.items() if holds]
+
+
+def precision(config: TrainingConfig, device: torch.device) -> torch.dtype | None:
+    """The type that matrix products are computed in, None for float32."""
+    if config.machine.fp16:
+        return torch.float16
+    bf16 = device.type == "cuda" if config.machine.bf16 is None else config.machine.bf16
+    return torch.bfloat16 if bf16 else None
+
+
+# What a run was made from, as digests in its folder: a run that resumes must still be that run.
+# Names and paths are in the settings, but a folder may have been trained again under its name and a file written
+# again. `origin.json` says what they contained when the run began.
+
+# From a checkpoint's weights to the run folder: weights, step-N, checkpoints.
+DEPTH = 3
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Digests of the base model, of the start adapter, and of the examples of the training and the held-out file."""
+
+    model: str
+    adapter: str | None = None
+    examples: str | None = None
+    held_out: str | None = None
+
+    @classmethod
+    def of(cls, config: TrainingConfig, start: Path | None, examples: str | None, held_out: str | None) -> Origin:
+        """What a run with these settings is made from now."""
+        return cls(
+            model=model_digest(base_and_adapter(config.model)[0]),
+            adapter=folder_digest(start) if start else None,
+            examples=examples,
+            held_out=held_out,
+        )
+
+    @classmethod
+    def read(cls, run: RunDir) -> Origin:
+        """What the run was made from when it began."""
+        try:
+            return cls(**json.loads(run.origin.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            raise InputError(
+                f"{run.origin} is missing or damaged, so it is not known what this run was trained from; "
+                "start again with --overwrite or another --output-dir"
+            ) from None
+
+    def write(self, run: RunDir) -> None:
+        write_json(run.origin, asdict(self))
+
+    def differences(self, before: Origin, config: TrainingConfig, start: Path | None) -> list[str]:
+        """Why a run that was made from `before` cannot resume with what is there now."""
+        found = []
+        if self.model != before.model:
+            found.append(f"the model {config.model} is not the one the run began with, or has changed since")
+        if self.adapter != before.adapter:
+            found.append(f"the start adapter {start or 'none'} is not the one the run began with, or has changed since")
+        if self.examples != before.examples:
+            found.append(
+                f"the examples of {config.data.train_file} are not those the run began with: the file or a setting "
+                "that they depend on (--model, --chat-template, --max-length, --format) has changed"
+            )
+        return found
+
+
+def run_of(weights: Path) -> RunDir | None:
+    """The run that trained `weights`; None where they are in no run folder."""
+    return next((RunDir(one) for one in weights.absolute().parents[:DEPTH] if RunDir(one).origin.is_file()), None)
+
+
+def start_of(weights: Path) -> Path | None:
+    """The adapter that the run which trained `weights` started from; None where that was the bare model.
+
+    InputError where it is not known, or is not what it was.
+    """
+    run = run_of(weights)
+    if run is None:
+        raise InputError(f"{weights} is not in a run folder, so it is not known what it was trained from")
+    before = Origin.read(run).adapter
+    if before is None:
+        return None
+    settings = flattened(TrainingConfig, YamlFile.read(run.config).values)
+    written = settings.get("adapter") or str(settings.get("model"))
+    for start in candidates(written, run.path):
+        if start.is_dir() and folder_digest(start) == before:
+            return start
+    raise InputError(f"{written}, the adapter that {run.path} started from, is not there or has changed since")
+
+
+# Whether a run compiles the layers and records its passes, where the settings leave that open.
+# On a GPU both make the steps of a small model several times faster. Compiling takes a minute or two first, so only a
+# long run gains from it. Recordings take memory, which a large model needs for its rows. Numbers may differ in their
+# last bits, so what was chosen stands in the run's settings, and --resume repeats it.
+
+COMPILING_S = 90  # on an H200, with nothing in the cache
+# What compiled layers save on an H200 for a token, a layer and a unit of the hidden size: the same for SmolLM2 and for
+# the shape of Qwen3-4B, because they save traffic to memory. A slower GPU saves more.
+SAVED_S = 2.3e-10
+# A recording takes about a second for each length of row.
+FEWEST_STEPS = 100
+# Parameters. The kernels of larger models take longer than Python takes to start them.
+LARGEST_RECORDED = 2 * 10**9
+# Shorter rows share less, and cost more than recordings gain.
+SHORTEST_ROWS = 8192
+SAMPLED = 4  # batches that are looked at, to know how many tokens a step has
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a run will compute."""
+
+    num_steps: int
+    num_tokens: float
+
+    @classmethod
+    def of(cls, source: PlannedSource) -> Work:
+        """All steps, as many tokens each as the first few have."""
+        sizes: list[int] = []
+        for step in range(min(SAMPLED, len(source))):
+            if step and not source.knows(step):
+                break
+            calls = [call for example in source.batch(step).examples for call in example.calls]
+            sizes.append(len(TokenTree.of(calls)))
+        return cls(len(source), len(source) * sum(sizes) / max(1, len(sizes)))
+
+
+def accelerated(config: TrainingConfig, processes: Processes, source: PlannedSource | None) -> MachineConfig:
+    """The settings of the machine with nothing left open about compiling and recording.
+
+    Without `source` the run samples what it learns from: the sampler needs the memory, and what will be
+    computed is not known.
+    """
+    machine = config.machine
+    if machine.compile is not None and machine.cuda_graphs is not None:
+        return machine
+    if processes.device.type != "cuda" or source is None:
+        return machine.model_copy(update={"compile": bool(machine.compile), "cuda_graphs": bool(machine.cuda_graphs)})
+    outline = load_outline(base_and_adapter(config.model)[0])
+    work = processes.first_does(lambda: Work.of(source))
+    free = min(processes.gather([unused_bytes(processes.device, processes.per_gpu)]))
+    machine, reasons = choose(config, outline, free, work)
+    if processes.first:
+        log.warning("%s.", "; ".join(reasons))
+    return machine
+
+
+def choose(config: TrainingConfig, model: Any, free_bytes: int, work: Work) -> tuple[MachineConfig, list[str]]:
+    """The same on a GPU, and in words what was chosen and why. The model's weights may be absent."""
+    machine, shape = config.machine, Shape.of(model)
+    saved_s = work.num_tokens * shape.layers * shape.hidden * SAVED_S
+    why_not = {
+        "compile": _why_not_compiled(config, model, saved_s),
+        "cuda_graphs": _why_not_recorded(config, model, shape, free_bytes, work),
+    }
+    gains = {"compile": f"{COMPILING_S} s once, to save about {saved_s / 60:.0f} min; ", "cuda_graphs": ""}
+    left_open = [name for name in why_not if getattr(machine, name) is None]
+    reasons = [
+        f"{name}: off ({why_not[name]})"
+        if why_not[name]
+        else f"{name}: on ({gains[name]}--no-{name.replace('_', '-')} turns it off)"
+        for name in left_open
+    ]
+    return machine.model_copy(update={name: why_not[name] is None for name in left_open}), reasons
+
+
+def _why_not_compiled(config: TrainingConfig, model: Any, saved_s: float) -> str | None:
+    if found := _of_both(config, model):
+        return found
+    if saved_s < 2 * COMPILING_S:
+        return f"it takes {COMPILING_S} s and would save about {saved_s:.0f} s"
+    return None
+
+
+def _why_not_recorded(config: TrainingConfig, model: Any, shape: Shape, free_bytes: int, work: Work) -> str | None:
+    if found := _of_both(config, model) or next(iter(not_recorded(config)), None):
+        return found
+    if config.machine.attention == "sdpa" or not config.machine.share or branching_obstacle(decoder_of(model)):
+        return "rows are not computed with FlexAttention"
+    if work.num_steps < FEWEST_STEPS:
+        return f"the run has fewer than {FEWEST_STEPS} steps"
+    if shape.parameters > LARGEST_RECORDED:
+        return "the model is large enough to keep the GPU busy"
+    recorded = config.machine.model_copy(update={"cuda_graphs": True})
+    fits = fitting(config.model_copy(update={"machine": recorded}), shape, free_bytes)
+    if fits < (config.machine.token_budget or SHORTEST_ROWS):
+        return "its memory is needed for longer rows"
+    return None
+
+
+def _of_both(config: TrainingConfig, model: Any) -> str | None:
+    """What neither is chosen for: compiled code does not hear routers, and the rest has not been tried."""
+    decoder = decoder_of(model)
+    found = {
+        "--shard": config.machine.shard,
+        "--qlora": config.lora.qlora,
+        "dropout": uses_dropout(model) or (config.lora.enabled and config.lora.dropout > 0),
+        "a mixture of experts": Routers.of(decoder) is not None,
+        "layers that carry state": bool(known_mixers(decoder)),
+    }
+    return next((name for name, holds in found.items() if holds), None)

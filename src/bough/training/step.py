@@ -12,18 +12,26 @@ divergences from it take the place of log-probabilities.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from bough.methods.base import Coupled, Example, Loss, Method
-from bough.metrics import Mean, add_metrics
-from bough.policy.answers import Answers
-from bough.policy.policy import Policy
+from bough.config.training import TrainingConfig
+from bough.errors import BoughError, first_line
+from bough.ledger import Mean, add_metrics
+from bough.policy.policy import Answers, Policy
+from bough.policy.processes import Processes, whole
 from bough.policy.reference import ReferenceLogprobs
+from bough.training.checkpoint import Counters
+from bough.training.method import Coupled, Example, Loss, Method
+from bough.training.optimizer import learning_rate, make_optimizer
+from bough.training.plan import Batch, Source
 from bough.trees.pack import PlainRow, TreeRow
 from bough.types import Call
 
@@ -234,3 +242,320 @@ def facts(answers: Answers) -> dict[str, Mean]:
         facts["router_aux_loss"] = Mean(routed.loss.detach() * routed.num_tokens, routed.num_tokens)
         facts["busiest_expert"] = Mean(routed.busiest * routed.num_tokens, routed.num_tokens)
     return facts
+
+
+# The next step's batch is read and packed into rows in a thread, while this step's is computed.
+# Packing is a function of the examples and the token budget, so what is computed, and in which order, stays the same.
+# Only batches that no earlier step can change are packed ahead.
+# Beside a GPU it begins when the step's kernels have all been launched: two threads of Python take turns of
+# milliseconds, and kernels that are launched between such turns come too late to keep the GPU busy.
+
+
+@runtime_checkable
+class Foreseen(Protocol):
+    """A source that knows some batches in advance."""
+
+    def knows(self, step: int) -> bool:
+        """Whether the batch of step `step` is certain, however the steps before it go."""
+        ...
+
+
+@dataclass(frozen=True)
+class PackedBatch(Batch):
+    """A batch with this process's share of it laid out in rows of at most `budget` tokens."""
+
+    laid_out: Step | None = None
+    budget: int = 0
+
+    def within(self, budget: int) -> Step | None:
+        """The rows, if they were packed for this budget: memory may have run out since."""
+        return self.laid_out if budget == self.budget else None
+
+
+class Packer:
+    """Gives the batches of a source, one after the other; most of them packed already."""
+
+    def __init__(
+        self, source: Source, policy: Policy, method: Method[Any], processes: Processes, *, share: bool
+    ) -> None:
+        self.source, self.policy, self.method, self.processes, self.share = source, policy, method, processes, share
+        self.after_launch = policy.device.type == "cuda"
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="packing")
+        self._next: tuple[int, Future[Batch | None]] | None = None
+
+    def batch(self, step: int, budget: int) -> Batch | None:
+        """The batch of step `step`; that of the following one is packed while the step is computed."""
+        waiting, self._next = self._next, None
+        found = waiting[1].result() if waiting and waiting[0] == step else self.source.batch(step)
+        if not self.after_launch:
+            self._begin(step + 1, budget)
+        return found
+
+    def launched(self, step: int, budget: int) -> None:
+        """Nothing is left to do in Python before batch `step` is asked for."""
+        if self.after_launch:
+            self._begin(step, budget)
+
+    def _begin(self, step: int, budget: int) -> None:
+        if isinstance(self.source, Foreseen) and self.source.knows(step):
+            self._next = step, self._thread.submit(self._packed, step, budget)
+
+    def _packed(self, step: int, budget: int) -> Batch | None:
+        batch = self.source.batch(step)
+        if batch is None:
+            return None
+        examples = batch.share(self.processes)
+        parts = [part for example in examples for part in self.method.parts(example)]
+        laid_out = Step(self.policy, self.method, parts, budget=budget, share=self.share)
+        return PackedBatch(batch.examples, batch.epoch, batch.values, batch.own, laid_out, budget)
+
+
+# Losses and gradients of whole batches: over all processes, within the memory of the device.
+
+log = logging.getLogger(__name__)
+
+
+class BatchGradients:
+    """Computes batches of examples, each process its share of them.
+
+    Passes have at most `counters.budget` tokens, which is halved when memory runs out; then activations are computed
+    again instead of kept (gradient checkpointing).
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        method: Method[Any],
+        reference: ReferenceLogprobs | None,
+        processes: Processes,
+        *,
+        share: bool,
+    ) -> None:
+        self.policy, self.method, self.reference, self.processes = policy, method, reference, processes
+        self.share = share
+
+    def measure(self, examples: Sequence[Example], counters: Counters) -> tuple[float, dict[str, Mean]]:
+        """The loss and the metrics of all processes together, without a gradient.
+
+        Where memory runs out, they are computed again as in `backward`.
+        """
+        denominator, what = self._denominator(examples), f"the evaluation after step {counters.step}"
+        run = partial(Step.run, denominator=denominator, reference=self.reference, backward=False)
+        return self.read(self._within_memory(what, run, self._laid_out(examples, counters), counters))
+
+    def backward(
+        self,
+        examples: Sequence[Example],
+        counters: Counters,
+        laid_out: Step | None = None,
+        *,
+        loss_scale: float,
+        forget: Callable[[], None],
+    ) -> Gradient:
+        """This process's loss, metrics and tokens, for `read`; the gradient, times `loss_scale`, is that of all.
+
+        `laid_out` are the examples in rows of the present budget, where they were packed ahead.
+        Where memory runs out, the gradient is computed again: without recordings, with half the token budget,
+        with gradient checkpointing, then with ever smaller budgets as long as a row holds several calls. Where
+        layers cannot be compiled, without. `forget` clears what an attempt left of it.
+        """
+        denominator = self._denominator(examples)
+        laid_out = laid_out or self._laid_out(examples, counters)
+        # Only a loss over all computed tokens asks the other processes for theirs.
+        all_tokens = self.processes.sum(laid_out.num_tokens) if self.policy.router_coefficient else None
+        run = partial(
+            Step.run,
+            denominator=denominator,
+            reference=self.reference,
+            backward=True,
+            loss_scale=loss_scale,
+            all_tokens=all_tokens,
+        )
+        found = self._within_memory(f"step {counters.step + 1}", run, laid_out, counters, forget)
+        if not self.policy.sharded:
+            self.processes.sum_gradients(self.policy.parameters())
+        return found
+
+    def read(self, found: Gradient) -> tuple[float, dict[str, Mean]]:
+        """The loss and the metrics of all processes, as numbers: waits for the GPU."""
+        return self.processes.sum_metrics(found.loss, found.metrics)
+
+    def _within_memory(
+        self,
+        what: str,
+        run: Callable[[Step], Gradient],
+        laid_out: Step,
+        counters: Counters,
+        forget: Callable[[], None] | None = None,
+    ) -> Gradient:
+        """What `run` returns, called again as long as there is a way to take less memory.
+
+        `what` names in words what is computed. With a gradient, `forget` clears it.
+        """
+        remedy: Remedy | None = None
+        halved, failure = False, ""
+        while True:
+            try:
+                return run(laid_out)
+            except torch.cuda.OutOfMemoryError as error:
+                longest, backward = laid_out.longest_call, forget is not None
+                remedy = next_remedy(self.policy, counters.budget, longest, halved=halved, backward=backward)
+                if remedy is None:
+                    raise self._out_of_memory(what, laid_out, counters) from error
+            except torch._dynamo.exc.TorchDynamoException as error:  # of a backward pass
+                if not self.policy.layers.compiled:
+                    raise
+                remedy, failure = None, first_line(error)
+            # Outside the handler: its exception keeps the tensors of the failed pass in memory.
+            if forget:
+                forget()
+            if remedy is None:
+                self.policy.layers.uncompile(failure)
+            elif remedy == "recordings":
+                self.policy.row_reader.give_way()
+            elif remedy == "half the budget":
+                laid_out, halved = self._halved(what, laid_out, counters), True
+            else:
+                log.warning("Out of GPU memory: trying %s again with gradient checkpointing, which is slower.", what)
+                self.policy.layers.recompute()
+                counters.gradient_checkpointing = True
+            self.policy.row_reader.free_memory()
+
+    def _halved(self, what: str, laid_out: Step, counters: Counters) -> Step:
+        """The same parts in rows of half the token budget, which is that of the run from now on."""
+        counters.budget //= 2
+        log.warning("Out of GPU memory: trying %s again with token_budget %d.", what, counters.budget)
+        return Step(
+            self.policy,
+            self.method,
+            laid_out.parts,
+            budget=counters.budget,
+            share=self.share,
+            totals=laid_out.totals,
+        )
+
+    def _out_of_memory(self, what: str, laid_out: Step, counters: Counters) -> BoughError:
+        longest, recomputes = laid_out.longest_call, self.policy.layers.recomputed
+        even = " even with gradient checkpointing" if recomputes else ""
+        remedies = [] if recomputes else ["--gradient-checkpointing"]
+        if longest >= counters.budget:  # a smaller budget would change nothing
+            remedies = [f"a --max-length below {longest}", *remedies, "--qlora or --shard over more GPUs"]
+            return BoughError(
+                f"out of GPU memory in {what}: a call of {longest:,} tokens does not fit one GPU{even}, and a call "
+                f"cannot be spread over several; try {', '.join(remedies)}, then --resume"
+            )
+        remedies = ["a smaller --token-budget", *remedies, "a smaller --max-length or --qlora"]
+        return BoughError(
+            f"out of GPU memory in {what} with token_budget {counters.budget}{even}; "
+            f"try {', '.join(remedies)}, then --resume"
+        )
+
+    def _denominator(self, examples: Sequence[Example]) -> float:
+        """That of all processes' examples."""
+        return self.processes.sum(sum(map(self.method.amount, examples)))
+
+    def _laid_out(self, examples: Sequence[Example], counters: Counters) -> Step:
+        parts = [part for example in examples for part in self.method.parts(example)]
+        return Step(self.policy, self.method, parts, budget=counters.budget, share=self.share)
+
+
+# From gradients to new weights: the learning rate, clipping, and the loss scale of float16.
+
+# The lowest loss scale at which gradients may overflow float16 because of it. A run starts with 65536, and each
+# overflow halves it.
+LOWEST_SCALE = 1.0
+
+
+class Trained(Protocol):
+    """What is trained: a policy, or one member of a population."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
+
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+
+
+class Updater:
+    """The optimizer of a run, and how the settings say to use it."""
+
+    def __init__(self, policy: Trained, config: TrainingConfig) -> None:
+        self.config = config
+        self.optimizer = make_optimizer(
+            policy.named_parameters(),
+            kind=config.optimizer.name,
+            learning_rate=config.optimizer.learning_rate,
+            weight_decay=config.optimizer.weight_decay,
+        )
+        self._trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+        # Whether the optimizer can look on the GPU if it may change the weights, so that no step waits to know.
+        fused = any(group.get("fused") for group in self.optimizer.param_groups)
+        self.guarded = fused and not config.machine.fp16 and not config.machine.shard
+        # Gradients too small for float16 are scaled into its range; where they overflow, the step is skipped.
+        self.scaler = torch.amp.GradScaler(policy.device.type, enabled=config.machine.fp16)
+        self.scaler.scale(torch.zeros((), device=policy.device))  # until then it has no scale
+
+    def set_learning_rate(self, step: int, num_steps: int) -> float:
+        """Sets and returns the learning rate of a step, counted from 0."""
+        config = self.config
+        rate = learning_rate(
+            step,
+            num_steps,
+            peak=config.optimizer.learning_rate,
+            warmup_ratio=config.optimizer.warmup_ratio,
+            decay=config.optimizer.lr_scheduler,
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        return rate
+
+    @property
+    def may_overflow(self) -> bool:
+        """Whether gradients that are not finite may be those of a loss scale that is too high."""
+        return self.scaler.is_enabled() and self.scaler.get_scale() >= LOWEST_SCALE
+
+    def clip(self) -> Tensor:
+        """Clips the gradients, unscaled first; returns the norm that they had, the same number in every process."""
+        self.scaler.unscale_(self.optimizer)
+        return whole(torch.nn.utils.clip_grad_norm_(self._trained, self.config.optimizer.max_grad_norm))
+
+    def apply(self, broken: Tensor | None = None) -> bool:
+        """Changes the weights by their gradients; False where those overflow in float16, and nothing was changed.
+
+        Given to an optimizer that is `guarded`, `broken` says whether to change nothing.
+        """
+        if broken is not None:
+            # What GradScaler tells an optimizer: with 1, its step changes nothing.
+            self.optimizer.found_inf = broken.float()  # type: ignore[attr-defined]
+        scale = self.scaler.get_scale()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+        return self.scaler.get_scale() >= scale
+
+
+# What to do where GPU memory runs out: in which order a step is computed again in less of it.
+
+# Give up recordings, halve the token budget, or compute activations again instead of keeping them.
+Remedy = Literal["recordings", "half the budget", "recomputing"]
+
+
+def next_remedy(policy: Policy, budget: int, longest_call: int, *, halved: bool, backward: bool) -> Remedy | None:
+    """The next way to take less memory; None if there is none left.
+
+    The step has rows of at most `budget` tokens and a call of `longest_call`. `halved`: for this step the budget
+    has been halved already. `backward`: its activations are kept.
+    """
+    # The other processes wait in the middle of the step, and cannot be joined there.
+    if policy.sharded:
+        return None
+    if policy.row_reader.has_recordings:  # their memory may be enough
+        return "recordings"
+    # A call is never cut: a row of one call is as long with half the budget.
+    several = longest_call < budget
+    if several and not halved:
+        return "half the budget"
+    if backward and policy.layers.can_recompute:
+        return "recomputing"
+    return "half the budget" if several else None

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
-from bough.trees.layers import Sight
+from bough.trees.mixers import Sight
 
 BLOCK = 128
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import SamplingConfig
 from bough.engines.local.engine import LocalEngine
-from bough.policy.adapter_weights import AdapterWeights
-from bough.policy.adapters import Lora, add_actor
+from bough.policy.adapters import AdapterWeights, Lora, add_actor
 from bough.policy.policy import Policy
 from tests.engines.local.playing import hash_of, prompt
 

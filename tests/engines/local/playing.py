@@ -4,7 +4,7 @@ import asyncio
 import random
 from typing import Any
 
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import SamplingConfig
 from bough.engines.base import Generated
 from bough.engines.local.engine import LocalEngine
 from bough.policy.policy import Policy

@@ -7,13 +7,12 @@ from functools import partial
 import pytest
 import torch
 
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import SamplingConfig
 from bough.engines.base import EngineError, StreamingTokenEngine
-from bough.engines.local.adapter_engine import AdapterEngine
-from bough.engines.local.general_reader import UNCACHED
+from bough.engines.local.engine import AdapterEngine
+from bough.engines.local.general import UNCACHED
 from bough.errors import InputError
-from bough.policy.adapter_weights import AdapterWeights, LoraPair
-from bough.policy.adapters import Lora
+from bough.policy.adapters import AdapterWeights, Lora, LoraPair
 from bough.policy.policy import Policy
 from tests.engines.local.decoders import decoder
 from tests.engines.local.members import LORAS, members, play_as, set_all, with_actor, with_diverged_actor

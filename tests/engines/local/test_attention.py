@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from bough.engines.local.attention import NONE, attend_rows
+from bough.engines.local.rows import NONE, attend_rows
 
 
 def expected(query_HD, keys_LGD, values_LGD, scaling, softcap, first):

@@ -4,7 +4,7 @@ import threading
 import pytest
 import torch
 
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import SamplingConfig
 from bough.engines.base import ContextFullError, EngineError
 from bough.engines.local.engine import LocalEngine
 from bough.errors import InputError

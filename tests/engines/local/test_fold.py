@@ -2,8 +2,8 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
+from bough.engines.local.adapters import Fold, pays
 from bough.engines.local.engine import LocalEngine
-from bough.engines.local.fold import Fold, pays
 from bough.errors import InputError
 from bough.policy.adapters import ACTOR, Lora
 from bough.policy.policy import Policy

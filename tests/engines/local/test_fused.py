@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import SamplingConfig
 from bough.engines.local import paths
 from bough.engines.local.draw import SamplingParams, draw, uniform
 from bough.engines.local.engine import LocalEngine
@@ -36,7 +36,7 @@ def _kernels_of_this_machine(monkeypatch):
     if DEVICE == "cuda":
         return
     monkeypatch.setitem(sys.modules, "bough.engines.local.kernels", plain_kernels)
-    for name in ("bough.engines.local.fused", "bough.engines.local.fused_runner"):
+    for name in ("bough.engines.local.fused", "bough.engines.local.fused"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(paths, "_fits_fused", lambda _: True)
 

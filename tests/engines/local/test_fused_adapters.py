@@ -6,12 +6,11 @@ from functools import partial
 import pytest
 import torch
 
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import SamplingConfig
 from bough.engines.base import EngineError
+from bough.engines.local.adapters import HalfFoldedError
 from bough.engines.local.engine import LocalEngine
-from bough.engines.local.fused_adapters import HalfFoldedError
-from bough.policy.adapter_weights import AdapterWeights
-from bough.policy.adapters import Lora
+from bough.policy.adapters import AdapterWeights, Lora
 from bough.policy.policy import Policy
 from tests.engines.local.members import LORAS, members, play_as, set_all, with_actor, with_diverged_actor
 from tests.engines.local.playing import prompt, run

@@ -6,11 +6,9 @@ import random
 import pytest
 import torch
 
-from bough.config.sampling import SamplingConfig
-from bough.engines.local.cache_batch import CacheBatch
+from bough.config.groups import SamplingConfig
 from bough.engines.local.draw import SamplingParams, cuts, draw, uniform
-from bough.engines.local.general import SNAPSHOTS, GeneralStore
-from bough.engines.local.general_reader import GeneralReader, Ways
+from bough.engines.local.general import SNAPSHOTS, CacheBatch, GeneralReader, GeneralStore, Ways
 from bough.errors import InputError
 from bough.policy.adapters import ACTOR, Lora, add_actor
 from bough.policy.policy import Policy

@@ -4,10 +4,9 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
 
+from bough.engines.local.adapters import Slots
 from bough.engines.local.joined import Joined, base
-from bough.engines.local.stack import Slots
-from bough.policy.adapter_weights import LoraPair
-from bough.policy.adapters import ACTOR
+from bough.policy.adapters import ACTOR, LoraPair
 
 X = torch.randn(3, 16, generator=torch.Generator().manual_seed(5))
 

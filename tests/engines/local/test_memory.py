@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from bough.engines.local import memory
-from bough.engines.local.memory import free_bytes
+from bough.engines.local import reader
+from bough.engines.local.reader import free_bytes
 
 CPU = torch.device("cpu")
 GIB = 1 << 30
@@ -11,7 +11,7 @@ GIB = 1 << 30
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     """A machine with 8 GiB available, in a container that may take 6 GiB and has 2; call it to write other files."""
-    monkeypatch.setattr(memory, "Path", lambda path: tmp_path / path.lstrip("/"))
+    monkeypatch.setattr(reader, "Path", lambda path: tmp_path / path.lstrip("/"))
     places = {
         "meminfo": tmp_path / "proc/meminfo",
         "most": tmp_path / "sys/fs/cgroup/memory.max",

@@ -5,10 +5,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import SamplingConfig
 from bough.engines.local.draw import SamplingParams, draw
-from bough.engines.local.one_thread import OneThread
-from bough.engines.local.reader import TokenReader
+from bough.engines.local.reader import OneThread, TokenReader
 from bough.policy.policy import Policy
 from tests.engines.local.test_ragged import read
 from tests.policy.families import make

@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bough.engines.local import packed
-from bough.engines.local.packed import PackedLinears, packable, rows_agree
-from bough.engines.local.reader import TokenReader
+from bough.engines.local import reader as packed
+from bough.engines.local.reader import PackedLinears, TokenReader, packable, rows_agree
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 from tests.engines.local.playing import play, prompt, run, small_engine

@@ -7,7 +7,7 @@ import torch
 import transformers
 from torch import nn
 
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import SamplingConfig
 from bough.engines.local import paths, ragged
 from bough.errors import InputError
 from bough.policy.policy import Policy

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 import pytest
 import torch
 
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import SamplingConfig
 from bough.engines.base import EngineError, Generated
 from bough.engines.local.engine import LocalEngine
 from bough.engines.local.paths import Layout

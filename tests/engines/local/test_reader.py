@@ -6,7 +6,7 @@ from torch._dynamo.utils import counters
 from torch._subclasses import FakeTensorMode
 
 from bough.bit_exact import _OneDNN
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import SamplingConfig
 from bough.engines.local.reader import NAME, TokenReader
 from bough.policy.policy import Policy
 from tests.engines.local.playing import play, prompt, run, small_engine

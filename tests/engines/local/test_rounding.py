@@ -2,7 +2,7 @@
 
 import torch
 
-from bough.engines.local.rounding import folded, folds_into, rounded_at_random
+from bough.engines.local.joined import folded, folds_into, rounded_at_random
 
 STEP = 2.0**-7  # from 1 to the next bfloat16
 

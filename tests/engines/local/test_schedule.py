@@ -1,7 +1,6 @@
-from bough.config.sampling import SamplingConfig
-from bough.engines.local.request import Request
+from bough.config.groups import SamplingConfig
+from bough.engines.local.request import Request, StopTexts
 from bough.engines.local.schedule import Scheduler
-from bough.engines.local.stops import StopTexts
 
 
 class Tokens:

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from bough.engines.local.stack import Slots, Stack
-from bough.policy.adapter_weights import LoraPair
+from bough.engines.local.adapters import Slots, Stack
+from bough.policy.adapters import LoraPair
 
 SIZES, WIDTH = [5, 3], 6
 

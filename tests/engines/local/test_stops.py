@@ -1,6 +1,6 @@
 import pytest
 
-from bough.engines.local.stops import StopTexts
+from bough.engines.local.request import StopTexts
 from bough.models.resolve import load_tokenizer
 
 

@@ -5,11 +5,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import SamplingConfig
 from bough.engines.base import EngineError
 from bough.engines.local.engine import LocalEngine
-from bough.policy.adapter_weights import AdapterWeights
-from bough.policy.adapters import Lora
+from bough.policy.adapters import AdapterWeights, Lora
 from bough.policy.policy import Policy
 from tests.engines.local.playing import prompt, small_engine
 

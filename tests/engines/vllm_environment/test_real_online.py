@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 import torch
 
-from bough.config.sampling import SamplingConfig
+from bough.commands.train import train_grpo
+from bough.config.groups import SamplingConfig
+from bough.config.run_folder import RunDir
 from bough.engines.vllm import VLLMEngine
 from bough.methods.grpo import GRPOConfig
-from bough.online.vllm_sampler import MEMORY
+from bough.online.vllm import MEMORY
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
-from bough.policy.saving import save_weights
-from bough.rundir import RunDir
-from bough.train import grpo
+from bough.policy.save import save_weights
 from bough.types import Call
 from tests.engines.vllm_environment.models import make_small
 from tests.engines.vllm_environment.serving import vllm_server
@@ -101,7 +101,7 @@ def check_versions(config: GRPOConfig, num_batches: int) -> set[str]:
 
 def test_an_adapter_is_handed_over_after_every_update(small: Path, tmp_path: Path):
     config = run_settings(tmp_path, small, max_steps=3, temperature=0.7, eval_every=1, eval_tasks=2, **IN_PROCESS)
-    grpo(config)
+    train_grpo(config)
     assert check_versions(config, 3) == {"step-0", "step-1", "step-2"}
     assert all(line["logprob_gap_max"] < TOLERANCE for line in metrics(tmp_path))
     assert all("eval_success" in line for line in metrics(tmp_path))
@@ -112,7 +112,7 @@ def test_all_weights_are_handed_over_with_batches_ahead(small: Path, tmp_path: P
     # Two batches fit in flight, so the second is being sampled when the first is trained on.
     ahead = {"max_steps": 4, "max_staleness": 1, "concurrency": 16, "max_new_tokens": 24}
     config = run_settings(tmp_path, small, use_lora=False, learning_rate=5e-3, **ahead, **IN_PROCESS)
-    grpo(config)
+    train_grpo(config)
     assert len(check_versions(config, 4)) >= 2
     lines = metrics(tmp_path)
     assert max(line["staleness_max"] for line in lines) == 1, "later batches were begun before the update"
@@ -123,7 +123,7 @@ def test_a_server_gets_each_adapter_under_a_new_name(small: Path, tmp_path: Path
     run, options = tmp_path / "run", ["--max-model-len", str(CONTEXT), "--max-num-seqs", "8", "--max-lora-rank", "16"]
     with vllm_server(small, tmp_path / "log", *options) as url:
         config = run_settings(run, small, base_url=url, max_steps=3, max_staleness=1, concurrency=16)
-        grpo(config)
+        train_grpo(config)
         with urllib.request.urlopen(f"{url}/models", timeout=30) as answer:
             served = [model["id"] for model in json.load(answer)["data"]]
     names = check_versions(config, 3)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from bough.calls.builder import CallBuilder
-from bough.calls.template import ChatTemplate, load_template
-from bough.config.sampling import SamplingConfig
+from bough.chat.builder import CallBuilder
+from bough.chat.template import ChatTemplate, load_template
+from bough.config.groups import SamplingConfig
 from bough.engines.base import ContextFullError, Generated
 from bough.engines.openai import OpenAIEngine
-from bough.engines.vllm_server import VLLMServerEngine
+from bough.engines.vllm import VLLMServerEngine
 from bough.models.resolve import resolve
 from bough.policy.policy import Policy
 from bough.types import Call, Message, Turn

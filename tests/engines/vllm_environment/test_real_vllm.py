@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from bough.calls.builder import CallBuilder
-from bough.calls.template import ChatTemplate, load_template
-from bough.config.sampling import SamplingConfig
+from bough.chat.builder import CallBuilder
+from bough.chat.template import ChatTemplate, load_template
+from bough.config.groups import SamplingConfig
 from bough.engines.base import ContextFullError, EngineError, Generated
 from bough.engines.chat import TemplateEngine
 from bough.engines.vllm import VLLMEngine

@@ -5,15 +5,14 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-from bough.config.rollouts import LimitsConfig
+from bough.config.groups import LimitsConfig
 from bough.engines.base import Answer
 from bough.environments.base import Environment, Observation
 from bough.environments.check import check
 from bough.environments.isolated import Isolated
 from bough.rollouts.agents import RandomAgent
-from bough.rollouts.attempt import attempts
 from bough.rollouts.collect import Tally, collect
-from bough.rollouts.runner import LocalRunner
+from bough.rollouts.runner import LocalRunner, attempts
 from bough.types import Message, Task, Trajectory
 
 

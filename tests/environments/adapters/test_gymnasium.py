@@ -13,7 +13,7 @@ from bough.types import Task
 from tests.environments.adapters.playing import collected, played, problems, some_tasks
 
 gymnasium = pytest.importorskip("gymnasium", reason="gymnasium is not installed")
-from bough.environments.adapters.gymnasium_words import read_action  # noqa: E402
+from bough.environments.adapters.gymnasium import read_action  # noqa: E402
 
 DRY = {"arguments": {"is_slippery": False}}
 

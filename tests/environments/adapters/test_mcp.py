@@ -13,10 +13,10 @@ from typing import Any, cast
 
 import pytest
 
+from bough.chat import hermes
 from bough.environments.base import EnvironmentFailedError
 from bough.environments.registry import find
 from bough.errors import InputError
-from bough.speech import hermes
 from bough.types import Task, ToolCall
 from tests.environments.adapters.playing import ScriptedAgent, collected, played, problems
 from tests.later import Later
@@ -25,8 +25,8 @@ for package in ("mcp", "uvicorn"):
     if find_spec(package) is None:
         pytest.skip(f"{package} is not installed", allow_module_level=True)
 uvicorn = Later("uvicorn")
-mcp_client = Later("bough.environments.adapters.mcp_client")
-mcp_task = Later("bough.environments.adapters.mcp_task")
+mcp_client = Later("bough.environments.adapters.mcp")
+mcp_task = Later("bough.environments.adapters.mcp")
 mcp_server = Later("tests.environments.adapters.mcp_server")
 
 STDIO = f"mcp:{sys.executable} {Path(__file__).with_name('mcp_server.py')}"
@@ -266,7 +266,7 @@ def test_a_result_is_not_matched_with_the_patterns_of_its_server(raw: str):
 
 
 def test_an_answer_without_an_end_is_not_read(raw: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("bough.environments.adapters.limited_http.MAX_BYTES", 1 << 20)
+    monkeypatch.setattr("bough.environments.adapters.mcp.MAX_BYTES", 1 << 20)
     Raw.answer = lambda _: b" " * (2 << 20), {}
     with pytest.raises(EnvironmentFailedError, match=r"failed at look: .*the answer is larger than 1 MiB"):
         played(find(raw), task(ASK), call("look"))

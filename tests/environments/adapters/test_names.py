@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from bough.cli import main
-from bough.config.rollouts import CollectConfig
+from bough.config.groups import CollectConfig
 from bough.environments.adapters import names
 from bough.environments.registry import find, find_listed
 from bough.errors import InputError

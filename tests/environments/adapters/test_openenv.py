@@ -3,16 +3,16 @@ from typing import Any
 
 import pytest
 
+from bough.chat import hermes
 from bough.environments.base import EnvironmentFailedError
 from bough.environments.registry import find
 from bough.errors import InputError
-from bough.speech import hermes
 from bough.types import Task, ToolCall
 from tests.environments.adapters.playing import ScriptedAgent, collected, played, problems, some_tasks
 
 pytest.importorskip("websockets", reason="websockets is not installed")
-from bough.environments.adapters import openenv_client
-from bough.environments.adapters.openenv_client import urls
+from bough.environments.adapters import openenv
+from bough.environments.adapters.openenv import urls
 from tests.environments.adapters.openenv_server import (
     DIES,
     GARBAGE,
@@ -197,7 +197,7 @@ def test_a_schema_that_is_none_is_the_servers_failure(action: Any):
 
 
 def test_a_schema_without_an_end_is_not_read(guess: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(openenv_client, "MAX_SCHEMA", 100)
+    monkeypatch.setattr(openenv, "MAX_SCHEMA", 100)
     with pytest.raises(EnvironmentFailedError, match="does not describe its actions: ValueError: /schema is larger"):
         played(find(guess), TASK)
 

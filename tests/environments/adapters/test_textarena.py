@@ -18,8 +18,8 @@ from tests.later import Later
 
 if find_spec("textarena") is None:
     pytest.skip("textarena is not installed", allow_module_level=True)
-opponents = Later("bough.environments.adapters.opponents")
-textarena_modules = Later("bough.environments.adapters.textarena_modules")
+opponents = Later("bough.environments.adapters.textarena")
+textarena_modules = Later("bough.environments.adapters.textarena")
 
 
 def guessing() -> type[Environment]:
@@ -142,7 +142,7 @@ def test_an_opponent_that_fails_is_not_held_against_the_agent(server: str):
 
 
 def test_an_opponents_answer_without_an_end_is_not_read(server: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("bough.environments.adapters.limited_http.MAX_BYTES", 10)
+    monkeypatch.setattr("bough.environments.adapters.mcp.MAX_BYTES", 10)
     with pytest.raises(EnvironmentFailedError, match=r"gave no move: .*the answer is larger than"):
         played(tic_tac_toe(opponent=server), Task(id="t", seed=1, data={"player": 1}))
 

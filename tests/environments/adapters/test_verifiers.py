@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bough.config.rollouts import LimitsConfig
+from bough.config.groups import LimitsConfig
 from bough.engines.base import ContextFullError
 from bough.environments.adapters import names
 from bough.environments.base import EnvironmentFailedError
@@ -22,8 +22,8 @@ from bough.errors import InputError
 from bough.rollouts.agents import ModelAgent
 from bough.rollouts.episode import play
 from bough.types import Message, Task, Trajectory
+from tests.engines.server.fake import FakeEngine
 from tests.environments.adapters import verifiers_stand_in as stand_in
-from tests.serving.fake import FakeEngine
 
 ADAPTERS = "bough.environments.adapters"
 

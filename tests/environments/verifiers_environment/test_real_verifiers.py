@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bough.cli import main
-from bough.config.rollouts import LimitsConfig
+from bough.config.groups import LimitsConfig
 from bough.environments.base import EnvironmentFailedError
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find
@@ -20,7 +20,7 @@ from bough.errors import InputError
 from bough.rollouts.agents import ModelAgent
 from bough.rollouts.episode import play
 from bough.types import Message, Trajectory
-from tests.serving.fake import FakeEngine
+from tests.engines.server.fake import FakeEngine
 
 pytestmark = [
     pytest.mark.skipif(

@@ -6,13 +6,13 @@ from typing import Any, Protocol
 
 import pytest
 
+from bough.chat import hermes
 from bough.environments.base import EnvironmentFailedError, Observation
 from bough.environments.check import check
 from bough.environments.tasks import configured
 from bough.errors import InputError
 from bough.sandbox.base import SandboxError
 from bough.sandbox.pool import Sandbox
-from bough.speech import hermes
 from bough.types import Message, Task, ToolCall
 from bough.worlds.functions import back_ends, benchmark
 from bough.worlds.functions.conversation import MAX_STEPS, MORE_FUNCTIONS

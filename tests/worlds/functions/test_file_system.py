@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bough.types import ToolCall
-from bough.worlds.functions.file_system import FileSystem, Folder, changes
+from bough.worlds.functions.back_ends import FileSystem, Folder, changes
 
 names = st.sampled_from("abcd")
 folders: st.SearchStrategy[Folder] = st.recursive(

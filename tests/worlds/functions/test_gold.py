@@ -11,10 +11,8 @@ import pytest
 from bough.types import ToolCall
 from bough.worlds.functions import benchmark, inside
 from bough.worlds.functions.back_ends import plain
-from bough.worlds.functions.benchmark import entries, entry
-from bough.worlds.functions.conversation import Conversation
-from bough.worlds.functions.foreign import written
-from bough.worlds.functions.gold import gold_calls, gold_turns
+from bough.worlds.functions.benchmark import entries, entry, written
+from bough.worlds.functions.conversation import Conversation, gold_calls, gold_turns
 from tests.worlds.functions import official
 
 # The checks as they run in the sandbox, but in one process for all tasks.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from benchmarks.experts import outcome
 
-from bough.speech import hermes
+from bough.chat import hermes
 from bough.types import Task, ToolCall
 from bough.worlds.functions.environment import Functions
 from bough.worlds.functions.recovery import inverses

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bough.worlds.functions.schemas import tool, tools
+from bough.worlds.functions.benchmark import tool, tools
 
 
 def function(**properties: Any) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from bough.chat import hermes
 from bough.environments.base import Observation
-from bough.speech import hermes
 from bough.types import Task, ToolCall
 from bough.worlds.functions import benchmark
 from bough.worlds.functions.back_ends import plain

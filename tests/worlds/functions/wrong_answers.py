@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from bough.speech.functions import read_call
+from bough.chat.functions import read_call
 from bough.types import ToolCall
 from bough.worlds.functions import benchmark
-from bough.worlds.functions.gold import gold_turns
+from bough.worlds.functions.conversation import gold_turns
 
 STATE, RESPONSE = "multi_turn:instance_state_mismatch", "multi_turn:execution_response_mismatch"
 EMPTY, VALID = "multi_turn:empty_turn_model_response", "valid"

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from bough.chat import lines
 from bough.environments.base import Observation
 from bough.environments.check import check
 from bough.environments.tasks import digest
 from bough.errors import InputError
-from bough.speech import lines
 from bough.types import Task
 from bough.worlds.household.environment import Household
 from bough.worlds.household.game import KINDS, Wording

@@ -2,10 +2,9 @@ import asyncio
 
 import pytest
 
-from bough.speech import lines
+from bough.chat import lines
 from bough.types import Task
-from bough.worlds.household.environment import Household
-from bough.worlds.household.example import solved_game
+from bough.worlds.household.environment import Household, solved_game
 from bough.worlds.household.game import WORDING, Game, Goal, Receptacle, Thing, Wording
 from bough.worlds.household.generate import held_out
 

@@ -5,11 +5,9 @@ from itertools import islice
 import pytest
 
 from bough.worlds.household.engine import GameEngine
-from bough.worlds.household.expert import Expert, Move
+from bough.worlds.household.expert import Expert, Memory, Move, Omniscience
 from bough.worlds.household.game import KINDS, Game, Kind, Receptacle
-from bough.worlds.household.games import generated
-from bough.worlds.household.memory import Memory, Omniscience
-from bough.worlds.household.rooms import likely
+from bough.worlds.household.generate import generated, likely
 from tests.worlds.household.flat import FITS, RECEPTACLES, SINK, THINGS, flat, played
 
 # What is needed to win when nothing has to be looked for, worked out by hand: go, take, (go, change,) go, (open,) put.

@@ -7,7 +7,7 @@ import pytest
 
 from bough.errors import InputError
 from bough.worlds.household.game import KINDS
-from bough.worlds.household.games import generated, official
+from bough.worlds.household.generate import generated, official
 from tests.worlds.household.problem import CONTENT
 
 SIMPLE, HEAT = "pick_and_place_simple", "pick_heat_then_place_in_recep"

@@ -5,9 +5,7 @@ import pytest
 
 from bough.worlds.household.engine import GameEngine
 from bough.worlds.household.game import KINDS, Kind
-from bough.worlds.household.games import generated
-from bough.worlds.household.generate import SENTENCES, Split, generate, goals, held_out, layouts
-from bough.worlds.household.rooms import rooms
+from bough.worlds.household.generate import SENTENCES, Split, generate, generated, goals, held_out, layouts, rooms
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
+from bough.worlds.household.engine import met
 from bough.worlds.household.game import Kind, Receptacle
-from bough.worlds.household.goal import met
 from tests.worlds.household.flat import APPLE_2, DESK, LAMP, MUG, RECEPTACLES, SHELF, THINGS, flat, played
 
 TAKE = ("go to countertop 1", "take apple 1 from countertop 1")

@@ -5,7 +5,7 @@ import pytest
 
 from bough.errors import InputError
 from bough.types import Trajectory
-from bough.worlds.household.locations import Locations
+from bough.worlds.household.mistakes import Locations
 from tests.curation.records import episode, turn
 
 

@@ -1,4 +1,4 @@
-from bough.worlds.household.memory import Memory, Omniscience
+from bough.worlds.household.expert import Memory, Omniscience
 from tests.worlds.household.flat import APPLE_2, COUNTERTOP, DRAWER, MUG, SHELF, SINK, flat, played
 
 

@@ -2,12 +2,11 @@ from functools import partial
 
 import pytest
 
+from bough.environments.base import Rule
 from bough.environments.mistakes import Mistake, all_rules, mistakes
-from bough.environments.rules import Rule
 from bough.types import Message, Trajectory, Turn
 from bough.worlds.household.environment import Household
-from bough.worlds.household.locations import Locations
-from bough.worlds.household.mistakes import HouseholdRules, implausible_location
+from bough.worlds.household.mistakes import HouseholdRules, Locations, implausible_location
 from tests.curation.records import episode, turn
 
 PLACES = Locations(

@@ -1,8 +1,7 @@
 import pytest
 
+from bough.worlds.household.expert import Memory, progress
 from bough.worlds.household.game import Kind
-from bough.worlds.household.memory import Memory
-from bough.worlds.household.progress import progress
 from tests.worlds.household.flat import flat, played
 
 

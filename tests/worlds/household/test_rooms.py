@@ -1,4 +1,4 @@
-from bough.worlds.household.rooms import likely, rooms
+from bough.worlds.household.generate import likely, rooms
 
 
 def test_every_kind_of_room_has_its_furniture():

@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import pytest
 
+from bough.worlds.household.engine import best_placed, met
 from bough.worlds.household.game import Receptacle, Thing, Wording
 from bough.worlds.household.generate import generate
-from bough.worlds.household.goal import best_placed, met
 from bough.worlds.household.world import World
 from tests.worlds.household.flat import (
     APPLE_1,

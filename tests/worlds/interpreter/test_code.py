@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from bough.data.lines import lines
 from bough.sandbox import remote
 from bough.sandbox.base import SandboxError
 from bough.sandbox.pool import Sandbox
 from bough.sandbox.remote import RemoteSandbox
-from bough.trajectories.lines import lines
 from bough.worlds.interpreter import code, problems
 from bough.worlds.interpreter.code import Exam
 from bough.worlds.interpreter.grade import Grade

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from bough.chat import hermes
 from bough.environments.base import EnvironmentFailedError, Observation
 from bough.environments.isolated import Isolated
 from bough.environments.tasks import configured
 from bough.errors import InputError
 from bough.sandbox.base import BrokenError, SandboxError, SandboxLimits
 from bough.sandbox.worker import SandboxWorker
-from bough.speech import hermes
 from bough.types import Task, ToolCall
 from bough.worlds.interpreter import code, math, reasoning, sandboxes, tool
 from bough.worlds.interpreter.environment import Interpreter

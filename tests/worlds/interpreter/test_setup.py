@@ -13,14 +13,14 @@ def machine(monkeypatch):
     def make(*, there=False, installer=None, has=True, groups=False):
         found = {"bwrap": "/usr/bin/bwrap"} if there else {}
         monkeypatch.setattr(module.shutil, "which", found.get)
-        monkeypatch.setattr(module.packages, "installer", lambda: installer)
+        monkeypatch.setattr(module.registry, "installer", lambda: installer)
 
         def install(_, package):
             assert package == "bubblewrap"
             found.update({"bwrap": "/usr/bin/bwrap"} if has else {})
             return has
 
-        monkeypatch.setattr(module.packages, "install", install)
+        monkeypatch.setattr(module.registry, "install", install)
         monkeypatch.setattr(module.group, "available", lambda: groups)
         monkeypatch.setattr(module.isolation, "choose", lambda: "bubblewrap" if found else "namespaces")
 

@@ -5,8 +5,8 @@ import os
 import pytest
 
 from bough.environments.base import EnvironmentFailedError
-from bough.worlds.web import cdp
-from bough.worlds.web.cdp import Connection
+from bough.worlds.web import browser as cdp
+from bough.worlds.web.browser import Connection
 
 
 class Browser:

@@ -1,7 +1,6 @@
-from bough.speech.functions import spell
-from bough.worlds.web.actions import bind
-from bough.worlds.web.choices import choices
-from bough.worlds.web.elements import Line
+from bough.chat.functions import spell
+from bough.worlds.web.actions import Line, bind
+from bough.worlds.web.environment import choices
 from bough.worlds.web.page import View
 
 

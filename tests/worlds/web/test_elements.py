@@ -1,4 +1,4 @@
-from bough.worlds.web.elements import LONGEST_NAME, Line, read_line, render
+from bough.worlds.web.actions import LONGEST_NAME, Line, read_line, render
 
 
 def test_an_element_has_its_number_kind_name_and_facts():

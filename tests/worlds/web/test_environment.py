@@ -9,16 +9,15 @@ import sys
 
 import pytest
 
-from bough.config.rollouts import LimitsConfig
+from bough.config.groups import LimitsConfig
 from bough.environments.base import EnvironmentFailedError
 from bough.errors import InputError
 from bough.rollouts.agents import ExpertAgent
-from bough.rollouts.attempt import attempts
 from bough.rollouts.collect import collect
-from bough.rollouts.runner import LocalRunner
+from bough.rollouts.runner import LocalRunner, attempts
 from bough.types import Task
 from bough.worlds.web.environment import SEEDS_PER_SPLIT, Options, Web
-from bough.worlds.web.pages import text_pages
+from bough.worlds.web.page import text_pages
 from bough.worlds.web.pool import Pool
 from tests.worlds.web.conftest import web
 

@@ -6,9 +6,8 @@ from benchmarks import web_losses
 from benchmarks.experts import outcome
 
 from bough.types import Task
-from bough.worlds.web.elements import Line
-from bough.worlds.web.environment import Web
-from bough.worlds.web.expert import EXPERTS, advise
+from bough.worlds.web.actions import Line
+from bough.worlds.web.environment import EXPERTS, Web, advise
 from bough.worlds.web.page import View
 from tests.worlds.web.conftest import web
 

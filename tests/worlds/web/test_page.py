@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
-from bough.speech.functions import read_call
-from bough.worlds.web.actions import bind
-from bough.worlds.web.elements import render
+from bough.chat.functions import read_call
+from bough.worlds.web.actions import bind, render
 from bough.worlds.web.page import ActionRefusedError, Page
 from bough.worlds.web.pool import Pool
 

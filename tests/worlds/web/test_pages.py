@@ -3,8 +3,8 @@ import sys
 import pytest
 
 from bough.errors import InputError
-from bough.worlds.web.expert import EXPERTS
-from bough.worlds.web.pages import ENOUGH, NOT_FOR_TEXT, RELOADED, all_pages, html_folder, text_pages
+from bough.worlds.web.environment import EXPERTS
+from bough.worlds.web.page import ENOUGH, NOT_FOR_TEXT, RELOADED, all_pages, html_folder, text_pages
 
 
 @pytest.fixture(autouse=True)

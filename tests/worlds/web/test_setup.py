@@ -19,8 +19,8 @@ class Machine:
         monkeypatch.setattr("bough.worlds.web.browser.PROGRAMS", ())
         monkeypatch.setattr(module, "find", lambda: find() or self.there)
         monkeypatch.setattr(module, "trouble", self.trouble)
-        monkeypatch.setattr(module.packages, "installer", lambda: None if apt is None else ["apt-get"])
-        monkeypatch.setattr(module.packages, "install", self.install)
+        monkeypatch.setattr(module.registry, "installer", lambda: None if apt is None else ["apt-get"])
+        monkeypatch.setattr(module.registry, "install", self.install)
         ways = {name: (name, self.way(name, works=name in unpacks)) for name in ("first", "second")}
         monkeypatch.setattr(module, "UNPACKED", ways)
 
@@ -73,7 +73,7 @@ def test_who_may_not_install_packages_gets_a_browser_in_the_cache(machine, tmp_p
     said = list(module.setup())
     place = tmp_path / "browsers" / "second" / "chromium"
     assert said[1:] == [
-        module.packages.NOT_ALLOWED,
+        module.registry.NOT_ALLOWED,
         "Unpacking first …",
         "  not possible: first has nothing for this machine",
         "Unpacking second …",

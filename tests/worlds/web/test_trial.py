@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from bough.worlds.web.browser import find
-from bough.worlds.web.trial import trouble
+from bough.worlds.web.setup import trouble
 
 pytest.importorskip("miniwob", reason="the miniwob package is not installed")
 
@@ -40,6 +40,6 @@ def test_a_program_that_cannot_be_started_is_found_out(tmp_path):
 
 
 def test_a_browser_that_never_answers_is_given_up(program, monkeypatch):
-    monkeypatch.setattr("bough.worlds.web.trial.TIMEOUT_S", 2.0)
+    monkeypatch.setattr("bough.worlds.web.setup.TIMEOUT_S", 2.0)
     said = trouble(program('#!/bin/sh\ncase "$*" in *--version*) exit 0;; esac\nexec sleep 60\n'))
     assert said is not None and ("took longer than 2 s" in said or "timed out after 2.0 seconds" in said)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import SamplingConfig
 
 BLOCK = 128  # weights that are added up together
 

@@ -19,18 +19,17 @@ from typing import Any, Self
 
 import torch
 
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import SamplingConfig
 from bough.engines.base import ContextFullError, EngineError, Generated
-from bough.engines.local.fused_adapters import HalfFoldedError
+from bough.engines.local.adapters import HalfFoldedError
 from bough.engines.local.paths import Layout, PathOptions, choose_path
-from bough.engines.local.request import Delivery, Request, on_loop
+from bough.engines.local.request import Delivery, Request, StopTexts, on_loop
 from bough.engines.local.schedule import Scheduler
-from bough.engines.local.stops import StopTexts
 from bough.engines.local.worker import EngineWorker
 from bough.errors import InputError
-from bough.policy.adapter_weights import AdapterWeights
+from bough.policy.adapters import AdapterWeights
 from bough.policy.policy import Policy
-from bough.policy.twin import Twin
+from bough.policy.reference import Twin
 
 
 class LocalEngine:
@@ -268,3 +267,46 @@ def _stream(policy: Policy, apart: bool) -> torch.cuda.Stream | None:
     if not apart or policy.device.type != "cuda":
         return None
     return torch.cuda.Stream(policy.device, priority=-1)  # type: ignore[no-untyped-call]
+
+
+# One adapter of a local engine as an engine of its own, for chats: several of them are sampled in one batch.
+# red = TemplateEngine(AdapterEngine(engine, "red"), template, sampling)
+
+
+class AdapterEngine:
+    """A `StreamingTokenEngine` that computes every episode with the adapter `name` of an engine that others use too."""
+
+    streams = True
+
+    def __init__(self, engine: LocalEngine, name: str) -> None:
+        self.engine, self.name = engine, name
+
+    @property
+    def policy(self) -> str:
+        return f"{self.engine.policy}+{self.name}" if self.name else self.engine.policy
+
+    async def generate(
+        self,
+        episode: str,
+        prompt_ids: list[int],
+        *,
+        sampling: SamplingConfig,
+        seed: int,
+        stop_ids: list[int],
+        on_tokens: Callable[[list[int]], None] | None = None,
+    ) -> Generated:
+        return await self.engine.generate(
+            episode,
+            prompt_ids,
+            sampling=sampling,
+            seed=seed,
+            stop_ids=stop_ids,
+            adapter=self.name,
+            on_tokens=on_tokens,
+        )
+
+    def release(self, episode: str) -> None:
+        self.engine.release(episode, adapter=self.name)
+
+    async def close(self) -> None:
+        """Leaves the engine open: whoever made it closes it."""

@@ -21,21 +21,18 @@ import torch
 from torch import nn
 
 from bough import bit_exact
-from bough.engines.local.fold import pays
-from bough.engines.local.general import GeneralRunner, GeneralStore
-from bough.engines.local.general_reader import GeneralReader, Ways
-from bough.engines.local.memory import free_bytes
+from bough.engines.local.adapters import pays
+from bough.engines.local.general import GeneralReader, GeneralRunner, GeneralStore, Ways, agrees, difference
 from bough.engines.local.pages import PAGE, PagesStore
 from bough.engines.local.ragged import RaggedRunner, RaggedStore
-from bough.engines.local.reader import Reader, TokenReader
+from bough.engines.local.reader import Reader, TokenReader, free_bytes
 from bough.engines.local.rows import RowsRunner, RowsStore
 from bough.engines.local.schedule import Store
-from bough.engines.local.trial import agrees, difference
 from bough.engines.local.worker import SpanRunner
 from bough.errors import InputError
-from bough.policy.adapter_weights import AdapterWeights
-from bough.policy.gpu_memory import unused_bytes
+from bough.policy.adapters import AdapterWeights
 from bough.policy.policy import Policy
+from bough.policy.processes import unused_bytes
 
 if TYPE_CHECKING:
     from bough.engines.local.fused import FusedDecoder
@@ -137,9 +134,8 @@ def _tried(
 def _pages(policy: Policy, options: PathOptions) -> Path | None:
     if policy.obstacle or policy.row_reader.carries_state or not _fits_fused(policy):
         return None
-    from bough.engines.local.fused import fused
-    from bough.engines.local.fused_adapters import FusedAdapters
-    from bough.engines.local.fused_runner import FusedRunner
+    from bough.engines.local.adapters import FusedAdapters
+    from bough.engines.local.fused import FusedRunner, fused
 
     try:
         reader = TokenReader(policy)

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bough.engines.local.adapter_plan import Segments
+from bough.engines.local.adapters import Segments
 from bough.engines.local.draw import draw_each, uniform
 from bough.engines.local.reader import TokenReader
 from bough.engines.local.schedule import Resident, Span
-from bough.trees.layers import Sight
+from bough.trees.mixers import Sight
 
 BLOCK = 512  # keys that torch's kernel looks at together; buffers grow by as much
 STEP = 32  # the last block has a multiple of this many keys: whole vectors on any CPU

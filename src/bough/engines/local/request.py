@@ -7,11 +7,11 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
-from bough.config.sampling import SamplingConfig
+from bough.config.groups import SamplingConfig
 from bough.engines.base import EngineError, Generated
 from bough.engines.local.draw import uniform
-from bough.engines.local.stops import StopTexts
 from bough.types import Finish
 
 Outcome = Generated | BaseException
@@ -137,3 +137,36 @@ def deliver(outcomes: Iterable[tuple[Callable[[Outcome], None], Outcome]]) -> No
 def _settle(outcomes: list[tuple[Delivery, Outcome]]) -> None:
     for delivery, outcome in outcomes:
         delivery.settle(outcome)
+
+
+# Texts that end an answer, looked for while it is being written.
+
+SPARE = 4  # a character cut at the window's edge shows as up to this many others
+
+
+class StopTexts:
+    """Says after each token whether an answer now ends: whether one of `texts` is complete in it.
+
+    The answer keeps the token that completed the text, whole: its ids and its text agree.
+    Only the tail is decoded, long enough for the longest text and the newest token.
+    """
+
+    def __init__(self, texts: Sequence[str], tokenizer: Any) -> None:
+        self.texts, self.tokenizer = [text for text in texts if text], tokenizer
+        self._longest = max(map(len, self.texts), default=0)
+
+    def met(self, ids: list[int]) -> bool:
+        """Whether the last token of `ids` completed a stop text."""
+        if not self.texts:
+            return False
+        tail = self._tail(ids)
+        return any(text in tail for text in self.texts)
+
+    def _tail(self, ids: list[int]) -> str:
+        newest = len(self.tokenizer.decode(ids[-1:]))
+        window = self._longest + SPARE
+        while True:
+            text: str = self.tokenizer.decode(ids[-window:])
+            if len(text) >= self._longest + newest + SPARE or window >= len(ids):
+                return text
+            window *= 2

@@ -13,8 +13,8 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from bough.data.bough import common_prefix
 from bough.engines.local.request import Request
-from bough.formats.bough import common_prefix
 
 WORTH_SHARING = 32  # tokens: below it, copying from another episode or waiting for it gains nothing
 

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from bough.digest import text_digest
 from bough.environments.adapters.verifiers_config import (
     VerifiersSettings,
     default_harness,
@@ -25,8 +24,9 @@ from bough.environments.adapters.verifiers_config import (
 )
 from bough.environments.adapters.verifiers_episode import EpisodeLoop, play_episode, prepare_harness, read_episode
 from bough.environments.base import Environment
-from bough.environments.own_agent import OwnAgent
+from bough.environments.registry import OwnAgent
 from bough.errors import InputError
+from bough.files import text_digest
 from bough.types import Task
 
 # Tenths of all tasks, by their content. "all" is the whole taskset.

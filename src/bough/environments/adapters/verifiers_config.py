@@ -13,8 +13,8 @@ from pydantic import Field, JsonValue, ValidationError
 from verifiers.v1.utils.loaders import taskset_class as find_taskset
 
 from bough.config.base import Config
+from bough.data.base import row_error
 from bough.errors import InputError, describe_failure
-from bough.formats.base import row_error
 
 # Chat, and the tools of the task; verifiers' own default is `bash`, which runs commands.
 HARNESS, OF_VERIFIERS = "null", "bash"

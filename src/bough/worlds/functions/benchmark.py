@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bough.cache import build_once
 from bough.errors import InputError, did_you_mean
-from bough.wheels import Wheel
+from bough.files import Wheel, build_once
 
 VERSION = "2026.3.23"
 WHEEL = Wheel(
@@ -153,3 +153,115 @@ def documentation(back_end: str) -> tuple[dict[str, Any], ...]:
 
 def _rows(file: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (local_folder() / _DATA / file).read_bytes().splitlines()]
+
+
+# From the benchmark's descriptions of functions to the JSON schemas that chat templates and servers take.
+# Types are translated as the benchmark does it for models with native tool calls. The schemas of return values are
+# left out: they are a third of the prompt.
+
+# As in the benchmark; any other type becomes a string.
+TYPES = {
+    **dict.fromkeys(("integer", "byte", "short", "long", "Bigint"), "integer"),
+    **dict.fromkeys(("number", "float", "double"), "number"),
+    **dict.fromkeys(("boolean", "bool"), "boolean"),
+    **dict.fromkeys(("array", "list", "tuple", "ArrayList", "Array", "Queue", "Stack"), "array"),
+    **dict.fromkeys(("dict", "object", "HashMap", "Hashtable"), "object"),
+}
+KEPT = ("description", "enum", "default")
+LANGUAGES = {"simple_java": ("Java 8 SDK", "Java"), "simple_javascript": ("JavaScript", "JavaScript")}
+
+
+def tools(functions: Iterable[Mapping[str, Any]], set_name: str) -> tuple[dict[str, Any], ...]:
+    """The functions that a task offers, as tools."""
+    return tuple(tool(function, set_name) for function in functions)
+
+
+def tool(function: Mapping[str, Any], set_name: str) -> dict[str, Any]:
+    """One function as a tool."""
+    syntax, language = LANGUAGES.get(set_name, ("Python 3", None))
+    given = function["parameters"]
+    properties = {
+        name: _parameter(schema) if language is None else _text_parameter(schema, language)
+        for name, schema in given["properties"].items()
+    }
+    described = {
+        "name": tool_name(function["name"]),
+        "description": f"{function['description']} Note that the provided function is in {syntax} syntax.",
+        "parameters": {"type": "object", "properties": properties, "required": list(given.get("required", []))},
+    }
+    return {"type": "function", "function": described}
+
+
+def tool_name(name: str) -> str:
+    """The function's name; servers allow no dots in it."""
+    return name.replace(".", "_")
+
+
+def _parameter(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A parameter of a Python function; nested types likewise."""
+    named = schema.get("type", "string")
+    found: dict[str, Any] = {"type": TYPES.get(named, "string")}
+    found |= {key: schema[key] for key in KEPT if key in schema}
+    if named == "float":
+        found["description"] = f"{found.get('description', '')} This is a float type value.".strip()
+    if found["type"] == "object" and "properties" in schema:
+        found["properties"] = {name: _parameter(one) for name, one in schema["properties"].items()}
+        if "required" in schema:
+            found["required"] = schema["required"]
+    elif found["type"] == "array" and "items" in schema:
+        found["items"] = _parameter(schema["items"])
+    return found
+
+
+def _text_parameter(schema: Mapping[str, Any], language: str) -> dict[str, Any]:
+    """A parameter of a function in another language: its value is written in that language, as a string."""
+    named = schema["type"]
+    kind = f"any type of {language} object" if named == "any" else None
+    note = f"This parameter can be of {kind} in string representation." if kind else ""
+    note = note or f"This is {language} {named} type parameter in string representation."
+    if "items" in schema:
+        note += f" The list elements are of type {schema['items']['type']}; they are not in string representation."
+    if named == "dict" and "properties" in schema:
+        fields = json.dumps(schema["properties"])
+        note += f" The dictionary entries have the following schema; they are not in string representation. {fields}"
+    return {"type": "string", "description": f"{schema.get('description', '')} {note}".strip()}
+
+
+# Values written in Java and JavaScript, in the forms that the benchmark's checker reads.
+
+SUFFIXES = {("simple_java", "long"): "L", ("simple_java", "float"): "f", ("simple_javascript", "Bigint"): "n"}
+
+
+def written(value: Any, schema: Mapping[str, Any], set_name: str) -> str:
+    """A value of a parameter's type as code."""
+    kind = schema["type"]
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, int | float):
+        return f"{value}{SUFFIXES.get((set_name, kind), '')}"
+    if set_name == "simple_javascript":
+        return _javascript(value)
+    if isinstance(value, dict):
+        puts = " ".join(f"put({json.dumps(key)}, {json.dumps(one)});" for key, one in value.items())
+        return f"new HashMap<String, Object>() {{{{ {puts} }}}}"
+    item = schema["items"]["type"]
+    if kind == "ArrayList":
+        return f"new ArrayList<>(Arrays.asList({', '.join(_java_item(one, item) for one in value)}))"
+    # The checker takes the elements of an array as they are, quotes included.
+    return f"new {item}[]{{{', '.join(map(str, value))}}}"
+
+
+def _java_item(value: Any, kind: str) -> str:
+    if isinstance(value, str) and kind == "any":
+        return value
+    return json.dumps(value) + SUFFIXES.get(("simple_java", kind), "")
+
+
+def _javascript(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_javascript(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_javascript, value)) + "]"
+    return f"'{value}'" if isinstance(value, str) else json.dumps(value)

@@ -15,18 +15,18 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
+from bough.chat import hermes
+from bough.chat.forms import MalformedError, ParsedReply
+from bough.chat.reply import Reply
 from bough.config.base import Config
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.errors import InputError
 from bough.sandbox import isolation
 from bough.sandbox.base import SandboxError
-from bough.speech import hermes
-from bough.speech.base import MalformedError, ParsedReply
-from bough.speech.reply import Reply
 from bough.types import Message, Task, ToolCall
-from bough.worlds.functions import back_ends, benchmark, schemas
-from bough.worlds.functions.conversation import MAX_STEPS, Conversation
-from bough.worlds.functions.gold import gold_calls
+from bough.worlds.functions import back_ends, benchmark
+from bough.worlds.functions import benchmark as schemas
+from bough.worlds.functions.conversation import MAX_STEPS, Conversation, gold_calls
 from bough.worlds.functions.recovery import Recovery
 
 RULES = (

@@ -16,8 +16,8 @@ from typing import Any
 
 from bough.types import ToolCall
 from bough.worlds.functions import back_ends
+from bough.worlds.functions.back_ends import CHANGES, changes
 from bough.worlds.functions.conversation import MAX_STEPS, Conversation
-from bough.worlds.functions.file_system import CHANGES, changes
 
 Arguments = Mapping[str, Any]
 Calls = list[ToolCall]

@@ -13,22 +13,18 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from bough.chat import lines
+from bough.chat.forms import MalformedError
+from bough.chat.reply import Reply
 from bough.config.base import Config
-from bough.environments.base import Environment, Observation
-from bough.environments.rules import MistakeRules
+from bough.environments.base import Environment, MistakeRules, Observation
 from bough.errors import InputError
-from bough.speech import lines
-from bough.speech.base import MalformedError
-from bough.speech.reply import Reply
 from bough.types import Task
-from bough.worlds.household import feedback, games
+from bough.worlds.household import engine, generate
 from bough.worlds.household.engine import GameEngine, GameInfo
-from bough.worlds.household.example import solved_game
-from bough.worlds.household.expert import Expert
-from bough.worlds.household.game import KINDS, Game, Kind
-from bough.worlds.household.memory import Memory, Omniscience
+from bough.worlds.household.expert import Expert, Memory, Omniscience, progress
+from bough.worlds.household.game import KINDS, Game, Kind, Wording
 from bough.worlds.household.mistakes import HouseholdRules
-from bough.worlds.household.progress import progress
 
 RULES = """\
 You are in a household. At each turn you are told what you see, and you answer with one action. The actions are:
@@ -119,9 +115,9 @@ class Household(Environment):
         shown |= {"thoughts": False} if not options.thoughts else {}
         shown |= {"example": True} if options.example else {}
         if options.games is None:
-            found = games.generated(options.types, split, seed)
+            found = generate.generated(options.types, split, seed)
         else:
-            found = games.official(options.games, options.types, split, random.Random(seed))  # noqa: S311  no secret
+            found = generate.official(options.games, options.types, split, random.Random(seed))  # noqa: S311  no secret
         for identity, game in found:
             data = {"game": game.to_data(), "type": game.goal.kind, **shown}
             # A game from a file is the same whatever the seed, which only shuffles their order.
@@ -132,7 +128,7 @@ class Household(Environment):
         rules = f"{RULES.format(put=put, end=CLAIMS if self.claim else ENDS)}\n{self.prompt}"
         if self.task.data.get("example"):
             rules += f"\n\n{solved_game(self.engine.world.game.wording, thoughts=self.thoughts)}"
-        intro = self.engine.intro.removeprefix(feedback.BANNER)
+        intro = self.engine.intro.removeprefix(engine.BANNER)
         info = self._info("", self.engine.intro, intro=self.engine.intro)
         return Observation.begin(rules, intro, hint=self._hint(), **self._facts(), info=info)
 
@@ -140,7 +136,7 @@ class Household(Environment):
         try:
             command = self._command(reply)
         except MalformedError as error:
-            return self._answer(str(error), "", feedback.NOTHING, error="malformed")
+            return self._answer(str(error), "", engine.NOTHING, error="malformed")
         if command.strip().lower().rstrip(".!") == CLAIM:
             return self._claimed(command)
         text, action = self.engine.step(command)
@@ -154,7 +150,7 @@ class Household(Environment):
         """The agent claims that it is done."""
         if not self.ended:
             self.ended = WON if self.engine.won else PREMATURE
-        return self._answer(feedback.NOTHING, command, feedback.NOTHING, action=command)
+        return self._answer(engine.NOTHING, command, engine.NOTHING, action=command)
 
     def _answer(self, said: str, command: str, text: str, **more: Any) -> Observation:
         if not self.ended and self.engine.won and not self.claim:
@@ -209,3 +205,48 @@ class Household(Environment):
     @classmethod
     def mistake_rules(cls) -> MistakeRules:
         return HouseholdRules()
+
+
+# A solved game to show an agent that has seen none: written by hand, its task one of the training split's.
+
+START = """\
+You are in the middle of a room. Looking quickly around you, you see a cabinet 1, a cart 1, and a garbagecan 1.
+
+Your task is to: put some soapbottle in garbagecan."""
+# Thought, command, what is seen then.
+MOVES = (
+    (
+        "A soapbottle may be in the cabinet.",
+        "go to cabinet 1",
+        "You arrive at cabinet 1. The cabinet 1 is closed.",
+    ),
+    (
+        "I cannot see into it yet.",
+        "open cabinet 1",
+        "You open the cabinet 1. The cabinet 1 is open. In it, you see a cloth 1, and a soapbottle 2.",
+    ),
+    (
+        "There is a soapbottle.",
+        "take soapbottle 2 from cabinet 1",
+        "You pick up the soapbottle 2 from the cabinet 1.",
+    ),
+    (
+        "Now I bring it to the garbagecan.",
+        "go to garbagecan 1",
+        "You arrive at garbagecan 1. On the garbagecan 1, you see nothing.",
+    ),
+)
+
+
+def solved_game(wording: Wording, *, thoughts: bool) -> str:
+    """The whole game as a conversation, in the words of an edition."""
+    thing, target = "soapbottle 2", "garbagecan 1"
+    end = (
+        "I put it in.",
+        wording.put_command.format(o=thing, r=target),
+        wording.put_feedback.format(o=thing, r=target),
+    )
+    shown = [f"An example of a whole game:\n{START}"]
+    for thought, command, seen in (*MOVES, end):
+        shown += [lines.write(command, thought if thoughts else ""), seen]
+    return "\n".join(shown)

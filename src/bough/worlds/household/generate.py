@@ -11,17 +11,22 @@ Splits differ in the room and in what is asked for ("clean a fork and put it in 
 
 from __future__ import annotations
 
+import json
 import random
 import zlib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from importlib.resources import files
+from itertools import count
+from pathlib import Path
 from typing import Literal, get_args
 
+from bough.errors import InputError, did_you_mean
+from bough.worlds.household import official as game_files
+from bough.worlds.household.engine import CHANGES
 from bough.worlds.household.game import Game, Goal, Kind, Receptacle, Thing
-from bough.worlds.household.goal import CHANGES
-from bough.worlds.household.rooms import Room, rooms
 
 Split = Literal["train", "seen", "unseen"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -152,3 +157,112 @@ def _lay_out(layout: Layout, goal: Goal, rng: random.Random) -> Game:
         things=tuple(things),
         fits={receptacle: types for receptacle, types in sorted(fits.items()) if types},
     )
+
+
+# Statistics of the rooms of the official games, from which new games are generated.
+# Learned from the 140 official valid_seen games: how many receptacles of each type a room has (`counts[n]` games had
+# n of them), how many things of each type and where they lie, what things can be done with, and which types of
+# receptacles take them.
+
+
+@dataclass(frozen=True, eq=False)
+class Room:
+    """A type of room. `where` has, for each thing, how often it was seen in each type of receptacle."""
+
+    name: str
+    receptacles: Mapping[str, list[int]]
+    things: Mapping[str, list[int]]
+    where: Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True)
+class Rooms:
+    """All statistics. `openable` is the share of receptacles of a type that have a door."""
+
+    rooms: tuple[Room, ...]
+    traits: Mapping[str, str]
+    fits: Mapping[str, frozenset[str]]
+    openable: Mapping[str, float]
+
+
+@cache
+def rooms() -> Rooms:
+    """The table, read once."""
+    table = json.loads(files(__package__).joinpath("rooms.json").read_text(encoding="utf-8"))
+    return Rooms(
+        rooms=tuple(
+            Room(
+                name,
+                room["receptacles"],
+                {thing: seen["counts"] for thing, seen in room["things"].items()},
+                {thing: seen["in"] for thing, seen in room["things"].items()},
+            )
+            for name, room in table["rooms"].items()
+        ),
+        traits=table["traits"],
+        fits={receptacle: frozenset(things) for receptacle, things in table["fits"].items()},
+        openable=table["openable"],
+    )
+
+
+@cache
+def likely(thing: str, receptacle: str) -> float:
+    """The share of a type of thing that was seen in a type of receptacle, over all rooms."""
+    seen = [room.where[thing] for room in rooms().rooms if thing in room.where]
+    total = sum(sum(where.values()) for where in seen)
+    return sum(where.get(receptacle, 0) for where in seen) / total if total else 0.0
+
+
+@cache
+def whereabouts() -> dict[str, frozenset[str]]:
+    """The types of receptacles in which each type of thing was seen at all."""
+    seen: dict[str, set[str]] = {}
+    for room in rooms().rooms:
+        for thing, where in room.where.items():
+            seen.setdefault(thing, set()).update(where)
+    return {thing: frozenset(where) for thing, where in seen.items()}
+
+
+# Sources of games: an endless generator, or the official games of a folder.
+
+# The official folders of our splits.
+FOLDERS: dict[Split, str] = {"train": "train", "seen": "valid_seen", "unseen": "valid_unseen"}
+
+
+def generated(kinds: Sequence[Kind], split: str, seed: int) -> Iterator[tuple[str, Game]]:
+    """An endless series of games with their names, the task types in turn."""
+    known = _split(split)
+    for number in count():
+        kind = kinds[number % len(kinds)]
+        rng = random.Random(f"{known} {seed} {number} {kind}")  # noqa: S311  no secret
+        yield f"{known}-{seed}-{number}-{kind}", generate(kind, known, rng)
+
+
+def official(source: Path, kinds: Sequence[Kind], split: str, rng: random.Random) -> Iterator[tuple[str, Game]]:
+    """The games of a file or folder, shuffled; of a folder with the official splits in it, those of one split."""
+    if source.is_file():
+        yield "/".join(source.resolve().parent.parts[-2:]), game_files.read(source)
+        return
+    folder = source / FOLDERS[_split(split)]
+    if not folder.is_dir():
+        if any((source / name).is_dir() for name in FOLDERS.values()):
+            raise InputError(f"{source}: there is no folder {folder.name}, which the split {split} needs")
+        folder = source
+    paths = sorted(folder.rglob(game_files.FILE_NAME))
+    if not paths:
+        raise InputError(f"{source}: there is no {game_files.FILE_NAME} in it")
+    rng.shuffle(paths)
+    for path in paths:
+        # Some files are marked as not solvable; the original leaves them out too.
+        if not game_files.load(path).get("solvable", True):
+            continue
+        game = game_files.read(path)
+        if game.goal.kind in kinds:
+            yield str(path.parent.relative_to(folder)), game
+
+
+def _split(name: str) -> Split:
+    for split in SPLITS:
+        if name in (split, FOLDERS[split]):
+            return split
+    raise InputError(f"there is no split {name!r}{did_you_mean(name, SPLITS)}")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import to_json
 
-from bough.digest import text_digest
+from bough.files import text_digest
 from bough.worlds.household.game import Game
 
 NOWHERE = -1

@@ -19,14 +19,14 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
+from bough.chat import hermes
+from bough.chat.forms import MalformedError
+from bough.chat.reply import Reply
 from bough.config.base import Config
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.errors import BoughError, InputError
 from bough.sandbox import isolation
 from bough.sandbox.base import BrokenError, ProgramRunner, SandboxError, SandboxLimits, Session
-from bough.speech import hermes
-from bough.speech.base import MalformedError
-from bough.speech.reply import Reply
 from bough.types import Message, Task, ToolCall
 from bough.worlds.interpreter import arithmetic, code, math, problems, reasoning, sandboxes, tool
 from bough.worlds.interpreter.clock import Clock

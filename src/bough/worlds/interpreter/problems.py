@@ -9,10 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from bough.data.base import Row
+from bough.data.lines import files, lines
+from bough.data.reader import parse
 from bough.errors import InputError, RowError
-from bough.formats.base import Row
-from bough.trajectories.lines import files, lines
-from bough.trajectories.reader import parse
 from bough.worlds.interpreter import code, names
 from bough.worlds.interpreter.math import gold_answer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 
-from bough.environments import packages
+from bough.environments import registry
 from bough.sandbox import group, isolation
 
 PACKAGE = "bubblewrap"
@@ -24,10 +24,10 @@ def setup() -> Iterator[str]:
 
 
 def _install() -> Iterator[str]:
-    apt = packages.installer()
+    apt = registry.installer()
     if apt is None:
-        yield f"{PACKAGE} is not installed; {packages.NOT_ALLOWED}. Ask for: sudo apt-get install {PACKAGE}"
+        yield f"{PACKAGE} is not installed; {registry.NOT_ALLOWED}. Ask for: sudo apt-get install {PACKAGE}"
         return
     yield f"Installing {PACKAGE} …"
-    if not packages.install(apt, PACKAGE):
+    if not registry.install(apt, PACKAGE):
         yield f"apt-get could not install {PACKAGE}."

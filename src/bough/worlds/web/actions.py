@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from pydantic import JsonValue
 
 from bough.errors import did_you_mean
 from bough.types import ToolCall
-from bough.worlds.web import keys
 
 Reference = int | str
 Kind = Literal["element", "text", "key", "options", "direction", "number"]
@@ -128,8 +127,8 @@ def _as(parameter: Parameter, value: JsonValue) -> JsonValue:
         case "key":
             if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 9:
                 return str(value)
-            if not isinstance(value, str) or not value or not keys.known(value):
-                raise UnknownActionError(f"{value!r} is not a key; allowed: {', '.join(keys.NAMED)}, a character.")
+            if not isinstance(value, str) or not value or not known(value):
+                raise UnknownActionError(f"{value!r} is not a key; allowed: {', '.join(NAMED)}, a character.")
             return value
         case "direction":
             if value not in DIRECTIONS:
@@ -157,3 +156,116 @@ def _reference(value: JsonValue) -> Reference:
 def _usage(signature: Signature) -> str:
     names = [f"{p.name}?" if p.optional else p.name for p in signature.parameters]
     return f"{signature.name} is used as {signature.name}({', '.join(names)})."
+
+
+# Keys by name, as the DevTools protocol wants them pressed: `Enter`, `a`, `Control+a`.
+
+NAMED: dict[str, tuple[str, int, str]] = {
+    # name: code, virtual key code, what it writes
+    "Enter": ("Enter", 13, "\r"),
+    "Tab": ("Tab", 9, ""),
+    "Backspace": ("Backspace", 8, ""),
+    "Delete": ("Delete", 46, ""),
+    "Escape": ("Escape", 27, ""),
+    "Space": ("Space", 32, " "),
+    "ArrowLeft": ("ArrowLeft", 37, ""),
+    "ArrowUp": ("ArrowUp", 38, ""),
+    "ArrowRight": ("ArrowRight", 39, ""),
+    "ArrowDown": ("ArrowDown", 40, ""),
+    "Home": ("Home", 36, ""),
+    "End": ("End", 35, ""),
+    "PageUp": ("PageUp", 33, ""),
+    "PageDown": ("PageDown", 34, ""),
+}
+MODIFIERS = {"Alt": 1, "Control": 2, "Meta": 4, "Shift": 8}
+# What the browser's own editor does on these; headless, the keys alone do nothing.
+EDITING = {"a": "selectAll", "z": "undo"}
+
+
+def known(combination: str) -> bool:
+    """Whether this is a key, or modifiers and a key."""
+    *modifiers, key = _parts(combination)
+    return all(name in MODIFIERS for name in modifiers) and (key in NAMED or len(key) == 1)
+
+
+def strokes(combination: str) -> list[dict[str, Any]]:
+    """The key events of one combination: down, then up."""
+    *modifiers, key = _parts(combination)
+    mask = sum(MODIFIERS[name] for name in set(modifiers))
+    if key in NAMED:
+        code, number, text = NAMED[key]
+        name = " " if key == "Space" else key
+    else:
+        number = ord(key.upper()) if key.isascii() and key.isalnum() else 0
+        name, text = key, key
+        code = f"Key{key.upper()}" if key.isascii() and key.isalpha() else f"Digit{key}" if key.isdecimal() else ""
+    event: dict[str, Any] = {"key": name, "code": code, "windowsVirtualKeyCode": number, "modifiers": mask}
+    plain = not mask & ~MODIFIERS["Shift"]
+    down = {"type": "keyDown" if text and plain else "rawKeyDown", **event}
+    if text and plain:
+        down["text"] = text
+    if mask == MODIFIERS["Control"] and key.lower() in EDITING:
+        down["commands"] = [EDITING[key.lower()]]
+    return [down, {"type": "keyUp", **event}]
+
+
+def _parts(combination: str) -> list[str]:
+    # The last character may itself be a plus.
+    head, plus, key = combination[:-1].rpartition("+")
+    return [*head.split("+"), key + combination[-1:]] if plus else [combination]
+
+
+# What a page shows, as lines of text: numbered elements (or elements with selectors) and the text between them.
+
+LONGEST_NAME = 400
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line: an element with a number, or plain text (number 0, the text in `name`)."""
+
+    name: str
+    number: int = 0
+    kind: str = ""
+    selector: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_line(seen: Mapping[str, Any]) -> Line:
+    if "text" in seen:
+        return Line(seen["text"])
+    return Line(seen["name"], seen["number"], seen["kind"], seen["selector"], seen["facts"])
+
+
+def render(lines: Iterable[Line], *, selectors: bool = False) -> str:
+    """The lines as the agent reads them."""
+    return "\n".join(_written(line, selectors) for line in lines)
+
+
+def _written(line: Line, selectors: bool) -> str:
+    if not line.number:
+        return line.name
+    words = [line.kind] if selectors else [f"[{line.number}] {line.kind}"]
+    if line.name:
+        words.append(_quoted(line.name))
+    words += [_fact(name, value) for name, value in line.facts.items() if not (selectors and name == "id")]
+    if selectors:
+        words.append(f'selector="{line.selector}"')
+    return " ".join(word for word in words if word)
+
+
+def _fact(name: str, value: Any) -> str:
+    if value is True:
+        return name
+    if value is False:
+        return ""
+    if isinstance(value, list):
+        return f"{name}={', '.join(map(_quoted, value))}"
+    if name in ("value", "class"):
+        return f"{name}={_quoted(str(value))}"
+    return f"{name}={value}"
+
+
+def _quoted(text: str) -> str:
+    text = text if len(text) <= LONGEST_NAME else text[:LONGEST_NAME] + "…"
+    return f"'{text}'" if "'" not in text else f'"{text}"'

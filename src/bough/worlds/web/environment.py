@@ -10,25 +10,24 @@ reward. The page's clock stands still between actions.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from bough.chat import commands, functions
+from bough.chat.forms import MalformedError
+from bough.chat.reply import Reply
 from bough.environments.base import Environment, Observation
 from bough.errors import InputError, did_you_mean
-from bough.speech import commands, functions
-from bough.speech.base import MalformedError
-from bough.speech.reply import Reply
 from bough.types import Task, ToolCall
-from bough.worlds.web import browser, rules
-from bough.worlds.web.actions import SIGNATURES, Action, UnknownActionError, bind
-from bough.worlds.web.choices import choices
-from bough.worlds.web.elements import render
-from bough.worlds.web.expert import advise
-from bough.worlds.web.page import ActionRefusedError, Page, View
-from bough.worlds.web.pages import ENOUGH, all_pages, html_folder, text_pages
+from bough.worlds.web import browser
+from bough.worlds.web.actions import SIGNATURES, Action, Line, Parameter, Signature, UnknownActionError, bind, render
+from bough.worlds.web.experts import clicking, dates, drawing, filling, moving, posts, puzzles, reading, words, writing
+from bough.worlds.web.experts.scene import Advice, Expert, Scene
+from bough.worlds.web.page import ENOUGH, ActionRefusedError, Page, View, all_pages, html_folder, text_pages
 from bough.worlds.web.pool import Pool
 from bough.worlds.web.setup import setup
 
@@ -140,9 +139,7 @@ class Web(Environment):
                 self._broken = True
                 raise
         content = f"Goal: {self.view.goal}\n\n{self._shown()}"
-        return Observation.begin(
-            rules.text(self.speech, self.actions), content, images=images, info={"page": self.page_name}
-        )
+        return Observation.begin(text(self.speech, self.actions), content, images=images, info={"page": self.page_name})
 
     async def step(self, reply: str) -> Observation:
         view = self.view
@@ -209,7 +206,7 @@ class Web(Environment):
         if self.speech is functions:
             return str(functions.spell(call))
         assert self.view is not None
-        return rules.as_command(call, self.view.lines)
+        return as_command(call, self.view.lines)
 
     async def _images(self) -> tuple[bytes, ...]:
         if not self.screenshots:
@@ -221,3 +218,91 @@ class Web(Environment):
 def _check(page: str) -> None:
     if page not in all_pages():
         raise InputError(f"{page!r} is not a page of MiniWoB++{did_you_mean(page, all_pages())}")
+
+
+# Possible actions on a page, for an agent that plays at random.
+
+FIELDS = {"text", "password", "textarea", "number", "search", "email"}
+
+
+def choices(view: View) -> list[ToolCall]:
+    """A click on each element, the options of each list, the goal's words in each field."""
+    words = list(dict.fromkeys(re.findall(r'"([^"]+)"', view.goal))) or view.goal.split()[-1:]
+    calls = []
+    for line in view.lines:
+        if not line.number or line.facts.get("disabled"):
+            continue
+        number = str(line.number)
+        if line.kind == "select":
+            options = [option for option in line.facts["options"] if option]
+            calls += [ToolCall(name="select_option", arguments={"0": number, "1": option}) for option in options]
+            continue
+        calls.append(ToolCall(name="click", arguments={"0": number}))
+        if line.kind in FIELDS:
+            calls += [ToolCall(name="fill", arguments={"0": number, "1": word}) for word in words]
+    return calls
+
+
+# The rules that an agent reads before it sees a page: the actions, and how to write them.
+
+
+def text(speech: ModuleType, actions: Collection[str] = ()) -> str:
+    """The rules for a form of speech, with `actions` only, where some are named."""
+    as_commands = speech is commands
+    shown = "with their selectors" if as_commands else "with a number each"
+    offered = [signature for name, signature in SIGNATURES.items() if not actions or name in actions]
+    lines = "\n".join(f"{_usage(signature, as_commands)} - {signature.about}" for signature in offered)
+    return (
+        f"You use a web page to reach a goal. You see its elements {shown}, and act once each turn.\n\n"
+        f"Actions:\n{lines}\n\n{speech.PROMPT}"
+    )
+
+
+def as_command(call: ToolCall, lines: Iterable[Line]) -> str:
+    """A call on numbered elements, as a command on selectors."""
+    selectors = {line.number: line.selector for line in lines if line.number}
+    signature = SIGNATURES[call.name]
+    arguments = {}
+    for key, value in call.arguments.items():
+        parameter = signature.parameters[int(key)] if key.isdecimal() else _named(signature, key)
+        if parameter.kind == "element":
+            value = selectors[int(str(value))]
+        arguments[_command_name(parameter)] = value
+    return commands.spell(ToolCall(name=call.name, arguments=arguments))
+
+
+def _usage(signature: Signature, as_commands: bool) -> str:
+    if not as_commands:
+        example = {"element": "'3'", "text": "'text'", "options": "'option'", "key": "'Enter'", "direction": "'down'"}
+        words = [example.get(p.kind, p.name) for p in signature.parameters if not p.optional]
+        return f"{signature.name}({', '.join(words)})"
+    words = [f'{_command_name(p)}="…"' for p in signature.parameters if not p.optional]
+    return f"{signature.name.upper()}({', '.join(words)})"
+
+
+def _command_name(parameter: Parameter) -> str:
+    return "selector" if parameter.name == "element" else parameter.name
+
+
+def _named(signature: Signature, name: str) -> Parameter:
+    return next(parameter for parameter in signature.parameters if parameter.name == name)
+
+
+# The expert: one function for each page, by name.
+
+EXPERTS: dict[str, Expert] = {
+    page: expert
+    for module in (clicking, filling, dates, reading, puzzles, posts, words, writing, moving, drawing)
+    for page, expert in module.EXPERTS.items()
+}
+
+
+def advise(page: str, view: View, history: Sequence[Action], seen: Sequence[View] = ()) -> Advice | None:
+    """What an expert would do on this page now; None where there is no expert, or it does not know."""
+    expert = EXPERTS.get(page)
+    if expert is None:
+        return None
+    try:
+        return expert(Scene(view.goal, view.lines, history, [past.lines for past in seen]))
+    except (LookupError, ValueError, StopIteration):  # what it looked for is not there
+        return None

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bough.errors import BoughError
-from bough.worlds.web.browsers import debian
+from bough.worlds.web import browsers
 
 NO_DPKG = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not installed")
 
@@ -31,7 +31,7 @@ def apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """An apt-get that downloads these archives for `chromium`, and has nothing else."""
 
     def use(*archives: Path) -> list[list[str]]:
-        real, commands = debian._run, []
+        real, commands = browsers._run, []
 
         def run(command, **more):
             if command[0] != "apt-get":
@@ -43,8 +43,8 @@ def apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
                     shutil.copy(archive, place)
             return "E: Unable to locate package"
 
-        monkeypatch.setattr(debian, "_run", run)
-        monkeypatch.setattr(debian.shutil, "which", lambda name: f"/usr/bin/{name}")
+        monkeypatch.setattr(browsers, "_run", run)
+        monkeypatch.setattr(browsers.shutil, "which", lambda name: f"/usr/bin/{name}")
         return commands
 
     return use
@@ -59,7 +59,7 @@ def test_packages_are_unpacked_with_their_libraries(apt, tmp_path):
     )
     folder = tmp_path / "folder"
     folder.mkdir()
-    debian.build(folder)
+    browsers.build_debian(folder)
     assert [command[-1] for command in commands] == ["update", "chromium-headless-shell", "chromium"]
     said = subprocess.run([str(folder / "chromium")], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
     assert said.stdout.strip() == str(folder / "root/usr/lib/any-linux-gnu")
@@ -69,7 +69,7 @@ def test_packages_are_unpacked_with_their_libraries(apt, tmp_path):
 def test_the_systems_own_lists_and_locks_are_not_touched(apt, tmp_path):
     commands = apt()
     with pytest.raises(BoughError, match="apt-get cannot download a Chromium: E: Unable to locate package"):
-        debian.build(tmp_path)
+        browsers.build_debian(tmp_path)
     for command in commands:
         settings = [word for word in command if word.startswith("Dir::")]
         assert len(settings) == 3 and all(word.partition("=")[2].startswith(str(tmp_path)) for word in settings)
@@ -82,16 +82,16 @@ def test_packages_without_a_browser_in_them_are_named(apt, tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
     with pytest.raises(BoughError, match=r"no Chromium among its packages: chromium-stub\.deb"):
-        debian.build(folder)
+        browsers.build_debian(folder)
 
 
 def test_a_system_without_apt_get_is_told_so(monkeypatch, tmp_path):
-    monkeypatch.setattr(debian.shutil, "which", lambda _: None)
+    monkeypatch.setattr(browsers.shutil, "which", lambda _: None)
     with pytest.raises(BoughError, match="no apt-get"):
-        debian.build(tmp_path)
+        browsers.build_debian(tmp_path)
 
 
 def test_a_download_that_hangs_is_given_up(monkeypatch):
-    monkeypatch.setattr(debian, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(browsers, "TIMEOUT_S", 0.2)
     with pytest.raises(BoughError, match="sleep took longer than"):
-        debian._run(["sleep", "60"])
+        browsers._run(["sleep", "60"])

@@ -1,6 +1,6 @@
 import subprocess
 
-from bough.worlds.web.browsers import launcher
+from bough.worlds.web import browsers
 
 
 def test_the_program_finds_its_libraries_and_fonts_wherever_the_folder_is_moved(tmp_path):
@@ -9,7 +9,7 @@ def test_the_program_finds_its_libraries_and_fonts_wherever_the_folder_is_moved(
     program = draft / "bin" / "shell"
     program.write_text('#!/bin/sh\necho "$LD_LIBRARY_PATH"\necho "$FONTCONFIG_FILE"\necho "$@"\n')
     libraries = [draft / "lib", draft / "more"]
-    launcher.write(draft, program, libraries=libraries, fonts=draft / "fonts")
+    browsers.write(draft, program, libraries=libraries, fonts=draft / "fonts")
     final = draft.rename(tmp_path / "final")
     command = [str(final / "chromium"), "--flag", "two words"]
     for given, kept in (({}, ""), ({"LD_LIBRARY_PATH": "/mine"}, ":/mine")):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bough.errors import BoughError
-from bough.worlds.web.browsers import playwright
+from bough.worlds.web import browsers
 
 DOWNLOADS = """#!/bin/sh
 mkdir -p "$PLAYWRIGHT_BROWSERS_PATH/shell-1"
@@ -21,7 +21,7 @@ def wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """A wheel whose program is this script, in the place of pip's download."""
 
     def use(script: str) -> Path:
-        real = playwright._run
+        real = browsers._run_playwright
 
         def run(command, environment):
             if "pip" not in command:
@@ -32,7 +32,7 @@ def wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
                 archive.writestr("playwright/driver/node", script)
             return None
 
-        monkeypatch.setattr(playwright, "_run", run)
+        monkeypatch.setattr(browsers, "_run_playwright", run)
         folder = tmp_path / "folder"
         folder.mkdir()
         return folder
@@ -43,7 +43,7 @@ def wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 @pytest.mark.parametrize("script", [DOWNLOADS, DOWNLOADS + "exit 1\n"], ids=["all of it", "without the rest"])
 def test_the_shell_that_was_downloaded_is_the_browser(wheel, script):
     folder = wheel(script)
-    playwright.build(folder)
+    browsers.build_playwright(folder)
     said = subprocess.run([str(folder / "chromium")], capture_output=True, text=True)
     assert said.stdout == "the shell\n"
     assert not (folder / "wheel").exists() and not (folder / "wheels").exists()
@@ -51,12 +51,12 @@ def test_the_shell_that_was_downloaded_is_the_browser(wheel, script):
 
 def test_why_nothing_could_be_downloaded_is_said(wheel):
     with pytest.raises(BoughError, match="node failed: Error: getaddrinfo ENOTFOUND"):
-        playwright.build(wheel(FAILS))
+        browsers.build_playwright(wheel(FAILS))
 
 
 def test_a_download_that_brings_nothing_is_said(wheel):
     with pytest.raises(BoughError, match="downloaded no chrome-headless-shell"):
-        playwright.build(wheel("#!/bin/sh\n"))
+        browsers.build_playwright(wheel("#!/bin/sh\n"))
 
 
 def look_for(pid: int) -> None:
@@ -77,9 +77,9 @@ def test_a_download_that_hangs_is_ended_with_all_that_it_started(monkeypatch, tm
                 time.sleep(0.01)
             raise subprocess.TimeoutExpired(self.args, timeout)
 
-    monkeypatch.setattr(playwright.subprocess, "Popen", Hanging)
+    monkeypatch.setattr(browsers.subprocess, "Popen", Hanging)
     with pytest.raises(BoughError, match="sh took longer than 300 s"):
-        playwright._run(["sh", "-c", f"sleep 300 & echo $! > {pid}; wait"], {"PATH": "/usr/bin:/bin"})
+        browsers._run_playwright(["sh", "-c", f"sleep 300 & echo $! > {pid}; wait"], {"PATH": "/usr/bin:/bin"})
     monkeypatch.undo()
     with pytest.raises(ProcessLookupError):
         look_for(int(pid.read_text()))
@@ -90,7 +90,7 @@ def test_only_wheels_with_a_known_hash_are_asked_for(monkeypatch, tmp_path):
         assert "--require-hashes" in command
         raise BoughError("asked")
 
-    monkeypatch.setattr(playwright, "_run", run)
+    monkeypatch.setattr(browsers, "_run_playwright", run)
     with pytest.raises(BoughError, match="asked"):
-        playwright.build(tmp_path)
+        browsers.build_playwright(tmp_path)
     assert (tmp_path / "requirements.txt").read_text().count("--hash=sha256:") == 4

@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from bough.speech.functions import read_call, spell
-from bough.worlds.web.actions import bind
-from bough.worlds.web.elements import Line
+from bough.chat.functions import read_call, spell
+from bough.worlds.web.actions import Line, bind
 from bough.worlds.web.experts.scene import Advice, Scene
 
 Written = str | tuple[str, str] | tuple[str, str, dict[str, Any]]

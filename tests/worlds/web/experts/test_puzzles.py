@@ -1,6 +1,6 @@
 import pytest
 
-from bough.worlds.web.elements import Line
+from bough.worlds.web.actions import Line
 from bough.worlds.web.experts.puzzles import fits_shape, tic_tac_toe
 from bough.worlds.web.experts.scene import Scene
 

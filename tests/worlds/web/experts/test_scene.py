@@ -1,7 +1,6 @@
 import pytest
 
-from bough.worlds.web.actions import Action
-from bough.worlds.web.elements import Line
+from bough.worlds.web.actions import Action, Line
 from bough.worlds.web.experts.scene import Scene, StuckError, check_then, fill_then, first, ordinal
 
 NAME = Line("", 1, "text", facts={"value": ""})

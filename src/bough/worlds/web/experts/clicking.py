@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from bough.worlds.web.actions import Action
-from bough.worlds.web.elements import Line
+from bough.worlds.web.actions import Action, Line
 from bough.worlds.web.experts.scene import (
     Advice,
     Expert,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
-from bough.worlds.web.elements import Line
+from bough.worlds.web.actions import Line
 from bough.worlds.web.experts.scene import Advice, Expert, Scene, click, fill, first, matched, press
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from bough.worlds.web.elements import Line
+from bough.worlds.web.actions import Line
 from bough.worlds.web.experts.scene import Advice, Expert, Scene, call, check_then, click, first
 
 CORNERS = 12

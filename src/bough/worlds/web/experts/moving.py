@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise, takewhile
 
-from bough.worlds.web.elements import Line
+from bough.worlds.web.actions import Line
 from bough.worlds.web.experts.scene import Advice, Expert, Scene, call, click, first, ordinal
 
 STEPS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from bough.worlds.web.elements import Line
+from bough.worlds.web.actions import Line
 from bough.worlds.web.experts.scene import Advice, Expert, Scene, StuckError, click, fill, first
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from statistics import fmean
 
-from bough.worlds.web.elements import Line
+from bough.worlds.web.actions import Line
 from bough.worlds.web.experts.scene import Advice, Expert, Scene, call, click, first
 
 

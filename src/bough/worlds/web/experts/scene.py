@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from bough.types import ToolCall
-from bough.worlds.web.actions import Action
-from bough.worlds.web.elements import Line
+from bough.worlds.web.actions import Action, Line
 
 
 class StuckError(LookupError):

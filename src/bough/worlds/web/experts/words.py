@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from typing import NamedTuple
 
-from bough.worlds.web.elements import Line
+from bough.worlds.web.actions import Line
 from bough.worlds.web.experts.posts import answer, mark
 from bough.worlds.web.experts.scene import Advice, Expert, Scene, call, check_then, click, fill, first
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from bough.worlds.web.elements import Line
+from bough.worlds.web.actions import Line
 from bough.worlds.web.experts.scene import Advice, Expert, Scene, call, click, first, press
 
 STYLES = {"bold": "ql-bold", "italics": "ql-italic", "underlined": "ql-underline"}

@@ -1,0 +1,351 @@
+"""A model's chat template: what it can express, and what a prompt and an answer look like in it.
+
+Nothing about a template is assumed. Small conversations are rendered to find out what
+ends a turn, whether it supports tools and a system role, and what it puts before an
+answer. What it does not support is written in a documented way instead
+(`bough.chat.template`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from bough.chat.call_form import CallForm, form_of
+from bough.chat.hermes import reply_text
+from bough.chat.tokenizer import ControlTokens, any_of, has_common, plain
+from bough.data.bough import common_prefix
+from bough.errors import InputError, RowError
+from bough.files import read_small
+from bough.types import Message, ToolCall
+
+Spoken = dict[str, Any]
+MARK = "Bough4mark7"
+MAX_TEMPLATE = 1 << 20  # bytes; the longest that models have are a hundredth of it
+
+
+class ChatTemplate:
+    """A tokenizer's chat template. Raises InputError if there is none or it has no end-of-turn token.
+
+    The texts that it gives are escaped: control tokens are the template's own, and what looks
+    like one in a message or a tool is text (`bough.chat.tokenizer`). `end_ids` are further tokens
+    that end a reply when the model writes them.
+    """
+
+    def __init__(self, tokenizer: Any, name: str = "the model", end_ids: Iterable[int] = ()) -> None:
+        self.tokenizer = tokenizer
+        self.name = name
+        if not tokenizer.chat_template:
+            raise InputError(
+                f"{name} has no chat template, so messages cannot become tokens; "
+                "take its instruct version, or give a Jinja file with --chat-template"
+            )
+        self.end_of_turn_id: int = self._find_end_of_turn()
+        # Models end some replies with another token than the template does: Llama 3 a tool call, for example.
+        self.stop_ids: list[int] = list(dict.fromkeys([self.end_of_turn_id, *end_ids]))
+        self.end_of_turn: str = tokenizer.convert_ids_to_tokens(self.end_of_turn_id)
+        self._added = any_of(token.content for token in tokenizer.added_tokens_decoder.values())
+        self.control = ControlTokens(tokenizer, {self.end_of_turn, *self._around_turns()}, self._inside_answers())
+        self._encoder = Encoder(self.control)
+
+    def prompt(self, messages: list[Message], tools: list[dict[str, Any]]) -> str:
+        """The text that the model answers to, given `messages`."""
+        return self._render_or_refuse(with_hint(messages), tools, add_generation_prompt=True)
+
+    def answer(self, messages: list[Message], reply: Message, tools: list[dict[str, Any]]) -> str:
+        """The text of `reply`, without its end-of-turn token, as the model itself would have to write it.
+
+        Plain content is taken to the letter. Tool calls and separate reasoning have no
+        text of their own: the template writes them, and its answer is cut out of it.
+        """
+        if not (reply.reasoning or (reply.tool_calls and self.knows_tools)):
+            return reply_text(self.control.escape_message(reply))
+        prompt = self.prompt(messages, tools)
+        whole = self._render_or_refuse([*with_hint(messages), reply], tools)
+        if not whole.startswith(prompt):
+            raise RowError(
+                "template_refused", "the template rewrites the prompt once the reply with its tool calls follows"
+            )
+        text = whole[len(prompt) :].rpartition(self.end_of_turn)[0]
+        return text if reply.reasoning else text.removeprefix(self.opening)
+
+    def encode_prompt(self, text: str) -> list[int]:
+        return self._encoder.encode(text)
+
+    def encode_answer(self, text: str) -> list[int]:
+        """The answer's tokens and the end of its turn.
+
+        A reply that writes the end of its turn as text is refused: most likely it was left
+        there by whoever made the data, and training on it teaches not to stop.
+        """
+        if self.end_of_turn in plain(text):
+            raise RowError(
+                "end_of_turn_inside", f"the text of the reply contains the end-of-turn token {self.end_of_turn}"
+            )
+        return [*self.control.encode(text), self.end_of_turn_id]
+
+    def without_end(self, ids: list[int]) -> list[int]:
+        """A reply's tokens without the one that ended it, if there is one."""
+        return ids[:-1] if ids and ids[-1] in self.stop_ids else ids
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of token ids, control tokens included."""
+        return self.control.direct.decode(ids)
+
+    @property
+    def source(self) -> str | None:
+        """The Jinja source of all prompts; None if there are several, or the tokenizer renders in its own way."""
+        source = self.tokenizer.chat_template
+        usual = has_common(self.tokenizer, ("apply_chat_template", "get_chat_template"))
+        return source if usual and isinstance(source, str) else None
+
+    @cached_property
+    def knows_system(self) -> bool:
+        return self._expresses([{"role": "system", "content": MARK}, USER])
+
+    @cached_property
+    def knows_tools(self) -> bool:
+        """Whether the template supports tools, tool calls and tool results."""
+        result = {"role": "tool", "tool_call_id": "123456789", "name": "f", "content": MARK}
+        return (
+            self._expresses([USER], tools=[TOOL])
+            and self._expresses([USER, _calling(MARK)])
+            and self._expresses([USER, _calling("f"), result])
+        )
+
+    @cached_property
+    def call_form(self) -> CallForm | None:
+        """How the template writes tool calls; None if it is Hermes' way, or cannot be read."""
+        example = ToolCall(name=MARK, arguments={"x": "1"}, id="123456789")
+        reply = Message(role="assistant", tool_calls=[example])
+        try:
+            return form_of(self.answer([Message.model_validate(USER)], reply, [TOOL]), example)
+        except RowError:
+            return None
+
+    def takes(self, reply: Message) -> bool:
+        """Whether a later prompt can contain the reply."""
+        try:
+            self._render([USER, _spoken(reply)], tools=[TOOL])
+        except Exception:  # templates refuse by raising whatever they like
+            return False
+        return True
+
+    @cached_property
+    def opening(self) -> str:
+        """What the template puts before an answer's content by itself (Qwen3: an empty think block)."""
+        prompt = self._render([USER], add_generation_prompt=True)
+        whole = self._render([USER, {"role": "assistant", "content": MARK}])
+        before = whole[: whole.index(MARK)]
+        return before.removeprefix(prompt) if before.startswith(prompt) else ""
+
+    def speak(
+        self, messages: list[Message], tools: list[dict[str, Any]]
+    ) -> tuple[list[Spoken], list[dict[str, Any]] | None]:
+        """Messages and tools in the form the template takes, fallbacks applied."""
+        if not self.knows_tools:
+            messages = without_tools(messages, tools)
+            tools = []
+        if not self.knows_system:
+            messages = without_system(messages)
+        return [_spoken(message) for message in messages], tools or None
+
+    def _find_end_of_turn(self) -> int:
+        try:
+            whole = self._render([USER, {"role": "assistant", "content": MARK}])
+        except Exception as error:  # a template breaks in whatever way it likes
+            said = str(error).partition("\n")[0] or type(error).__name__
+            raise InputError(f"{self.name}: the chat template cannot be used: {said}") from None
+        if MARK not in whole:
+            raise InputError(f"{self.name}: the chat template does not render an assistant message")
+        ids = self.tokenizer(whole.partition(MARK)[2].lstrip(), add_special_tokens=False)["input_ids"]
+        if not ids or ids[0] not in self.tokenizer.added_tokens_decoder:
+            raise InputError(
+                f"{self.name}: the chat template puts no end-of-turn token after an assistant message, "
+                "so a model trained with it never learns to stop; give a corrected Jinja file with --chat-template"
+            )
+        return int(ids[0])
+
+    def _around_turns(self) -> Iterator[str]:
+        """The added tokens between the text of a reply, the message after it and the reply to that."""
+        turns = [USER, {"role": "assistant", "content": MARK}, USER]
+        try:
+            whole, opened = self._render(turns), self._render(turns, add_generation_prompt=True)
+        except Exception:  # a template for one exchange only
+            return
+        yield from self._added.findall(whole.partition(MARK)[2])
+        # What follows the header of a reply may be the reply's own beginning, such as <think>.
+        yield from self._added.findall(opened.removeprefix(whole))[:1]
+
+    def _inside_answers(self) -> Iterator[str]:
+        """The added tokens with which the template writes tool calls and reasoning."""
+        for reply in [_calling("f")] * self.knows_tools + [{**USER, "role": "assistant", "reasoning_content": MARK}]:
+            with suppress(Exception):  # a template that refuses one of them does not write it
+                prompt, whole = self._render([USER], add_generation_prompt=True), self._render([USER, reply])
+                answer = whole[len(prompt) :] if whole.startswith(prompt) else ""
+                inside = self._added.findall(answer.rpartition(self.end_of_turn)[0])
+                yield from (token for token in inside if token != self.end_of_turn)
+
+    def _expresses(self, messages: list[Spoken], tools: list[dict[str, Any]] | None = None) -> bool:
+        try:
+            return MARK in self._render(messages, tools=tools)
+        except Exception:  # templates refuse by raising whatever they like
+            return False
+
+    def _render_or_refuse(self, messages: list[Message], tools: list[dict[str, Any]], **options: Any) -> str:
+        spoken, offered = self.speak(list(map(self.control.escape_message, messages)), self.control.escape_json(tools))
+        try:
+            return self._render(spoken, tools=offered, **options)
+        except Exception as error:  # a template rejects with TemplateError, or fails with any other error
+            raise RowError("template_refused", f"the chat template rejects the conversation: {error}") from None
+
+    def _render(self, messages: list[Spoken], **options: Any) -> str:
+        text: str = self.tokenizer.apply_chat_template(messages, tokenize=False, **options)
+        return text
+
+
+def load_template(model: str, jinja_file: Path | None = None) -> ChatTemplate:
+    """The chat template of a model, or one from a file instead."""
+    from bough.models.resolve import end_token_ids, load_tokenizer
+
+    tokenizer = load_tokenizer(model)
+    if jinja_file is not None:
+        try:
+            tokenizer.chat_template = read_small(jinja_file, MAX_TEMPLATE)
+        except (OSError, ValueError) as error:
+            said = getattr(error, "strerror", None) or error
+            raise InputError(f"--chat-template {jinja_file}: cannot be read: {said}") from None
+    return ChatTemplate(tokenizer, model, end_token_ids(model))
+
+
+USER: Spoken = {"role": "user", "content": "Hello"}
+PARAMETERS: dict[str, Any] = {"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"]}
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": MARK, "description": "", "parameters": PARAMETERS}}
+
+
+def _calling(name: str) -> Spoken:
+    call = {"id": "123456789", "type": "function", "function": {"name": name, "arguments": {"x": "1"}}}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
+def with_hint(messages: list[Message]) -> list[Message]:
+    """The conversation as it is read now: the newest message with its hint, the older ones without theirs."""
+    *older, newest = messages
+    return [*older, newest.model_copy(update={"content": newest.content + (newest.hint or ""), "hint": None})]
+
+
+def _spoken(message: Message) -> Spoken:
+    spoken: Spoken = {"role": message.role, "content": message.content}
+    if message.reasoning is not None:
+        spoken["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        spoken["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        spoken["tool_call_id"] = message.tool_call_id
+    if message.name is not None:
+        spoken["name"] = message.name
+    return spoken
+
+
+# Encodes texts to token ids and reuses the ids of the prefix shared with the text before.
+# The prompts of an episode grow by a step at a time, and a tokenizer splits text at its control tokens before
+# anything else. So the ids of everything in front of a control token stay the same whatever comes after it, and only
+# the rest needs encoding.
+
+
+class Encoder:
+    """Encodes texts, best in the order in which they grow out of each other."""
+
+    def __init__(self, control: ControlTokens) -> None:
+        self._control = control
+        self._ids, self._special = control.cuts
+        self._text = ""
+        self._tokens: list[int] = []
+        # For each control token where it starts and ends in the text, and its place among the ids.
+        self._places: list[tuple[int, int, int]] = []
+        # Where the part of the text and of the ids begins whose control tokens are not looked up yet.
+        self._unread = (0, 0)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of `text`, as `ControlTokens.encode` gives them."""
+        common = common_prefix(self._text, text)
+        if common:
+            self._read()  # only now: most texts have no successor
+        while self._places and self._places[-1][1] > common:
+            self._places.pop()
+        # The last control token that both texts share: the ids before it stay.
+        begin, _, kept = self._places.pop() if self._places else (0, 0, 0)
+        self._text, self._tokens = text, self._tokens[:kept] + self._control.encode(text[begin:])
+        self._unread = begin, kept
+        return list(self._tokens)
+
+    def _read(self) -> None:
+        """Looks up the control tokens in what was encoded last."""
+        begin, kept = self._unread
+        spans = [match.span() for match in self._special.finditer(self._text, begin)]
+        places = [i for i in range(kept, len(self._tokens)) if self._tokens[i] in self._ids]
+        if len(spans) == len(places):  # else one of them is part of a longer token
+            self._places += [(*span, place) for span, place in zip(spans, places, strict=True)]
+
+
+# How tools and system messages are written for a template that supports neither.
+# Tools follow the Hermes convention, the one most open models have seen: the signatures inside `<tools>` in the
+# system message, a call as `<tool_call>{"name", "arguments"}</tool_call>` in the assistant's text, a result as
+# `<tool_response>` in a user message. A system message is put before the first user message, separated by a blank
+# line.
+
+INSTRUCTIONS = """# Tools
+
+You may call one or more functions. Their signatures are within <tools></tools>:
+<tools>
+{signatures}
+</tools>
+
+For each function call, return a JSON object with the function's name and arguments within <tool_call></tool_call>:
+<tool_call>
+{{"name": <name>, "arguments": <arguments as an object>}}
+</tool_call>"""
+
+
+def without_tools(messages: list[Message], tools: list[dict[str, Any]]) -> list[Message]:
+    """The same conversation in system, user and plain assistant messages only."""
+    spoken: list[Message] = []
+    in_results = False
+    for message in messages:
+        if message.role == "tool":
+            text = f"<tool_response>\n{message.content}\n</tool_response>"
+            if in_results:
+                text = f"{spoken.pop().content}\n{text}"
+            spoken.append(Message(role="user", content=text))
+        elif message.tool_calls:
+            spoken.append(Message(role="assistant", content=reply_text(message), reasoning=message.reasoning))
+        else:
+            spoken.append(message)
+        in_results = message.role == "tool"
+    return _with_instructions(spoken, tools) if tools else spoken
+
+
+def without_system(messages: list[Message]) -> list[Message]:
+    """The same conversation with its system message put before the first user message."""
+    if messages[0].role != "system":
+        return messages
+    system, *others = messages
+    if not others or others[0].role != "user":
+        return [Message(role="user", content=system.content), *others]
+    return [Message(role="user", content=f"{system.content}\n\n{others[0].content}"), *others[1:]]
+
+
+def _with_instructions(messages: list[Message], tools: list[dict[str, Any]]) -> list[Message]:
+    signatures = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    instructions = INSTRUCTIONS.format(signatures=signatures)
+    if messages[0].role == "system":
+        first = Message(role="system", content=f"{messages[0].content}\n\n{instructions}")
+        return [first, *messages[1:]]
+    return [Message(role="system", content=instructions), *messages]

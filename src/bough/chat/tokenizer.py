@@ -1,0 +1,293 @@
+"""Text to token ids and back, without the work that a transformers tokenizer repeats on each call.
+
+A turn has a few dozen tokens, and for so few the wrapper around the tokenizer's Rust library
+costs as much as the tokenising. Where the wrapper adds nothing to the result, the library is
+called directly; any other tokenizer is used as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property, lru_cache
+from itertools import chain
+from typing import Any, TypeVar
+
+from bough.types import Message
+
+# Methods of the wrapper that must be transformers' own: some models' tokenizers change the text in theirs.
+ENCODING, DECODING = ("__call__", "_encode_plus"), ("decode", "_decode")
+
+
+class DirectTokenizer:
+    """Encodes and decodes exactly as `tokenizer(text, add_special_tokens=False)` and `tokenizer.decode(ids)` do."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        self._encodes = backend if has_common(tokenizer, ENCODING) else None
+        self._decodes = backend if has_common(tokenizer, DECODING) and not _cleans_up(tokenizer) else None
+        self._bytes = _TokenBytes(backend) if _is_byte_level(self._decodes) else None
+
+    def encode(self, text: str) -> list[int]:
+        backend = self._encodes
+        if backend is None:
+            return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        # The wrapper sets these on each call, and another user of the tokenizer may have changed them.
+        if backend.truncation is not None:
+            backend.no_truncation()
+        if backend.padding is not None:
+            backend.no_padding()
+        if backend.encode_special_tokens != self.tokenizer.split_special_tokens:
+            backend.encode_special_tokens = self.tokenizer.split_special_tokens
+        # Unlike `encode`, a batch lets other Python threads run meanwhile; "fast" is without offsets.
+        ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        return ids
+
+    def decode(self, ids: list[int]) -> str:
+        if self._bytes is not None:
+            return b"".join(map(self._bytes.__getitem__, ids)).decode(errors="replace")
+        text: str = self.tokenizer.decode(ids) if self._decodes is None else self._decodes.decode(ids, False)
+        return text
+
+
+class _TokenBytes(dict[int, bytes]):
+    """The bytes of each token of a byte-level vocabulary, looked up once. Ids that it does not have are no text."""
+
+    def __init__(self, backend: Any) -> None:
+        super().__init__()
+        self._backend = backend
+
+    def __missing__(self, id: int) -> bytes:
+        token = self._backend.id_to_token(id)
+        if token is None:
+            return b""  # not kept: a token may be added later
+        try:
+            found = bytes([BYTES[character] for character in token])
+        except KeyError:  # as the library does: a token with any other character is text as it is
+            found = token.encode()
+        self[id] = found
+        return found
+
+
+def _byte_characters() -> dict[str, int]:
+    """The byte of each character of a byte-level vocabulary: printable ones themselves, the others from 256 up."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+BYTES = _byte_characters()
+
+
+def _is_byte_level(backend: Any) -> bool:
+    # By its class, since importing the library takes a second of a command that may not need it.
+    return type(getattr(backend, "decoder", None)).__qualname__ == "ByteLevel"
+
+
+def has_common(tokenizer: Any, methods: tuple[str, ...]) -> bool:
+    """Whether the tokenizer has these methods from transformers itself, not from the code of one model."""
+    found = [getattr(type(tokenizer), method, None) for method in methods]
+    return all(getattr(method, "__module__", "").startswith("transformers.tokenization_utils") for method in found)
+
+
+def _cleans_up(tokenizer: Any) -> bool:
+    return bool(getattr(tokenizer, "clean_up_tokenization_spaces", True))
+
+
+# Control tokens inside contents: text from a page, a tool or a user never opens or closes a turn.
+# Control tokens are the tokenizer's special tokens, and the added tokens that the chat template puts around messages.
+# If a content contains the text of one, that text is escaped before the template renders it: `BREAK` is inserted
+# after its first character. What the template writes itself is a control token; escaped text is encoded as plain
+# text.
+
+Json = TypeVar("Json")
+# Digits survive everything that templates do to text (strip, JSON, upper case). The first digit occurs
+# once, so that a break overlaps with no other; one that a content has already is escaped like a token.
+BREAK = "7184605239318456"
+# Attempts at one task see the same observations again and again, and begin with the same prompt: this many texts of
+# up to so many characters keep their ids.
+SHORT, LONG = (4096, 2_000), (64, 32_000)
+
+
+def plain(text: str) -> str:
+    """The text without its escapes."""
+    return text.replace(BREAK, "")
+
+
+class ControlTokens:
+    """The control tokens of a tokenizer.
+
+    `around` are those that the template puts around messages, special or not. `inside` are
+    those with which it writes tool calls or reasoning inside an answer (Mistral's
+    `[TOOL_CALLS]`): in the content of a reply these stay tokens, as the model writes them.
+    """
+
+    def __init__(self, tokenizer: Any, around: Iterable[str] = (), inside: Iterable[str] = ()) -> None:
+        self.tokenizer = tokenizer
+        self.direct = DirectTokenizer(tokenizer)
+        self._known = [(size, lru_cache(count)(self._encode)) for count, size in (SHORT, LONG)]
+        special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+        # A single character is text, whatever the tokenizer calls it ("!" is the padding of some).
+        self.tokens = frozenset(token for token in special.union(around) if len(token) > 1 and not token.isspace())
+        self._own = any_of(self.tokens)
+        self._in_contents = any_of({*self.tokens, BREAK})
+        self._in_replies = any_of({*self.tokens.difference(inside), BREAK})
+
+    def escape(self, text: str, *, reply: bool = False) -> str:
+        """The text with its control tokens escaped."""
+        return (self._in_replies if reply else self._in_contents).sub(_escaped, text)
+
+    def escape_message(self, message: Message) -> Message:
+        reply = message.role == "assistant"
+        changed: dict[str, Any] = {}
+        for field in ("content", "reasoning", "name", "tool_call_id"):
+            text = getattr(message, field)
+            if text and (safe := self.escape(text, reply=reply and field in ("content", "reasoning"))) != text:
+                changed[field] = safe
+        calls = [call.model_copy(update=self.escape_json(dict(call))) for call in message.tool_calls]
+        if calls != message.tool_calls:
+            changed["tool_calls"] = calls
+        return message.model_copy(update=changed) if changed else message
+
+    def escape_json(self, value: Json) -> Json:
+        """The same value with every text in it escaped."""
+        escaped: Json = _with_texts(value, self.escape)
+        return escaped
+
+    def found(self, messages: Iterable[Message], tools: Iterable[dict[str, Any]] = ()) -> Iterator[str]:
+        """The control tokens whose text occurs in the contents."""
+        for text in _texts([*(message.model_dump() for message in messages), *tools]):
+            yield from self._own.findall(text)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, as the tokenizer gives them without adding tokens of its own; what is escaped is text."""
+        for size, known in self._known:
+            if len(text) <= size:
+                return list(known(text))
+        return self._encode(text)
+
+    def _encode(self, text: str) -> list[int]:
+        if BREAK not in text:
+            return self.direct.encode(text)
+        return self._encode_exchanged(text) if self._exchanged else self._encode_in_pieces(text)
+
+    def _encode_exchanged(self, text: str) -> list[int]:
+        own = [self._names[token] for token in self._own.findall(text)]
+        stretches = [plain(stretch) for stretch in self._own.split(text)]
+        exchanged = "".join(chain.from_iterable(zip(stretches, [*own, ""], strict=True)))
+        ids: list[int] = self._exchanged.encode(exchanged, add_special_tokens=False).ids
+        return ids
+
+    def _encode_in_pieces(self, text: str) -> list[int]:
+        """For a tokenizer written in Python, which cuts a text at its tokens and encodes each piece by itself."""
+        ids: list[int] = []
+        stretches = [plain(stretch) for stretch in self._own.split(text)]
+        for number, name in enumerate(self._own.findall(text)):
+            id = self.tokenizer.convert_tokens_to_ids(name)
+            token = self.tokenizer.added_tokens_decoder[id]
+            before, after = stretches[number : number + 2]
+            ids += [*self._encode_text(before.rstrip() if token.lstrip else before), id]
+            stretches[number + 1] = after.lstrip() if token.rstrip else after
+        return ids + self._encode_text(stretches[-1])
+
+    def _encode_text(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+
+    @cached_property
+    def cuts(self) -> tuple[frozenset[int], re.Pattern[str]]:
+        """The ids and texts of the tokens at which any text can be cut: what is before them is encoded by itself."""
+        added = self.tokenizer.added_tokens_decoder.items()
+        # A token that swallows white space to its left changes what stands before it; any text may become <unk>.
+        tokens = {
+            id: token.content
+            for id, token in added
+            if token.special
+            and token.content in self.tokens
+            and not token.lstrip
+            and token.content != self.tokenizer.unk_token
+        }
+        return frozenset(tokens), any_of(tokens.values())
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        """A random name for each control token, which cannot occur in a content."""
+        secret = str(secrets.randbelow(10**24))
+        return {token: token[0] + secret + token[1:] for token in self.tokens}
+
+    @cached_property
+    def _exchanged(self) -> Any:
+        """The same tokenizer, whose control tokens have other names: their own names are text like any other.
+
+        So the rest of a text becomes the very tokens it always does, which it would not if
+        it were encoded in pieces: some tokenizers treat the start of a text differently.
+        """
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            return None
+        from tokenizers import Tokenizer
+
+        rules = json.loads(backend.to_str())
+        for added in rules["added_tokens"]:
+            added["content"] = self._names.get(added["content"], added["content"])
+        _rename(rules["model"], self._names)
+        rules |= dict.fromkeys(["truncation", "padding", "post_processor"])
+        return Tokenizer.from_str(json.dumps(rules))
+
+
+def any_of(words: Iterable[str]) -> re.Pattern[str]:
+    """A pattern that finds the longest of `words`, as fast for thousands as for one."""
+    tree: dict[str, Any] = {}
+    for word in words:
+        node = tree
+        for character in word:
+            node = node.setdefault(character, {})
+        node[""] = {}
+    return re.compile(_expression(tree) if tree else r"(?!)")
+
+
+def _expression(node: dict[str, Any]) -> str:
+    ways = [re.escape(character) + _expression(below) for character, below in sorted(node.items()) if character]
+    if not ways:
+        return ""
+    either = ways[0] if len(ways) == 1 and "" not in node else f"(?:{'|'.join(ways)})"
+    return f"{either}?" if "" in node else either
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return match[0][0] + BREAK + match[0][1:]
+
+
+def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {_with_texts(key, change): _with_texts(each, change) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_with_texts(each, change) for each in value]
+    return value
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from _texts([*value, *value.values()])
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+
+
+def _rename(model: dict[str, Any], names: dict[str, str]) -> None:
+    """Gives entries of a tokenizer's vocabulary other names, which no text makes."""
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {names.get(entry, entry): id for entry, id in model["vocab"].items()}
+    else:
+        model["vocab"] = [[names.get(entry, entry), score] for entry, score in model["vocab"]]
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+    if "merges" in model:
+        pairs = [merge.split(" ", 1) if isinstance(merge, str) else merge for merge in model["merges"]]
+        model["merges"] = [[a, b] for a, b in pairs if names.keys().isdisjoint((a, b, a + b))]

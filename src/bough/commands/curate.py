@@ -1,0 +1,231 @@
+"""`bough.demos`, `bough.corrections`, `bough.pairs`, `bough.groups`: from episodes to what is trained on."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+from bough.commands.models import LoadedModel, ModelLike, model_name
+from bough.commands.objects import (
+    EnvironmentLike,
+    Records,
+    Rewards,
+    Source,
+    StrPath,
+    environment_name,
+    is_path,
+    make_config,
+    reward_weights,
+    settings_of,
+    trajectories_of,
+)
+from bough.config.curation import EXPERT, CorrectionsConfig, CurationConfig, DemosConfig, GroupsConfig, PairsConfig
+from bough.curation.counterfactual import Cost
+from bough.curation.curate import Curated, Read, curate_corrections, curate_demos, curate_groups, curate_pairs
+from bough.curation.source import ledger_path, read_filed
+from bough.data.writer import check_output
+from bough.ledger import plural
+from bough.methods.examples import IN_MEMORY
+from bough.terminal import console
+from bough.types import Group, Pair, Trajectory
+
+R = TypeVar("R", Trajectory, Pair, Group)
+
+
+@settings_of(DemosConfig, "file")
+def demos(
+    records: Source,
+    *,
+    also: Source = (),
+    rewards: Rewards | None = None,
+    output: StrPath | None = None,
+    **settings: Any,
+) -> Records[Trajectory]:
+    """Keep the episodes worth imitating.
+
+    `records` are trajectories or groups in memory, or the path of a file or a folder of
+    `bough collect`; `also` are more of them. `rewards` are names or functions, as in
+    `bough.collect`. With `output`, a .jsonl file, the result is written there too.
+    """
+    with TemporaryDirectory(prefix="bough-") as folder:
+        config = _config(DemosConfig, "demos", records, output, folder, settings, _weights(rewards))
+        found = curate_demos(config, partial(trajectories_of, [records, also], format=config.format))
+        return _records(found, "demonstrations", config, output)
+
+
+@settings_of(CorrectionsConfig, "file")
+def corrections(
+    records: Source,
+    *,
+    by: ModelLike = EXPERT,
+    also: Source = (),
+    mix: Source | None = None,
+    environment: EnvironmentLike | None = None,
+    output: StrPath | None = None,
+    **settings: Any,
+) -> Records[Trajectory]:
+    """Label every turn of the agent's own episodes with what should have been replied there.
+
+    `records` and `also` are as in `bough.demos`. `by` is "expert" (the environment's own), a
+    model by name, folder or loaded, or the address of a server. `mix` are demonstrations or
+    earlier corrections, added as they are. `environment`, a name or a class, is where the
+    episodes are replayed. `bough.sft` trains on the result.
+    """
+    place = {"environment": None if environment is None else environment_name(environment), "by": model_name(by)}
+    with TemporaryDirectory(prefix="bough-") as folder:
+        config = _config(CorrectionsConfig, "corrections", records, output, folder, settings, place)
+        agent = by.agent(config.sampling) if isinstance(by, LoadedModel) else None
+        read = partial(trajectories_of, [records, also], format=config.format)
+        mixed = None if mix is None else partial(trajectories_of, [mix])
+        return _records(curate_corrections(config, read, mixed, agent=agent), "episodes", config, output)
+
+
+@settings_of(GroupsConfig, "file")
+def groups(
+    records: Source,
+    *,
+    also: Source = (),
+    rewards: Rewards | None = None,
+    output: StrPath | None = None,
+    **settings: Any,
+) -> Records[Group]:
+    """Put the attempts at each task together, to be compared with each other by GRPO.
+
+    The arguments are those of `bough.demos`.
+    """
+    with TemporaryDirectory(prefix="bough-") as folder:
+        config = _config(GroupsConfig, "groups", records, output, folder, settings, _weights(rewards))
+        found = curate_groups(config, partial(trajectories_of, [records, also], format=config.format))
+        return _records(found, "groups", config, output)
+
+
+@settings_of(PairsConfig, "file")
+def pairs(
+    records: Source,
+    *,
+    also: Source = (),
+    environment: EnvironmentLike | None = None,
+    model: ModelLike = "smollm2",
+    output: StrPath | None = None,
+    **settings: Any,
+) -> Records[Pair]:
+    """Find preferences in episodes: what was better than what, from the same state.
+
+    `records` and `also` are as in `bough.demos`. `environment`, a name or a class, is where
+    states are restored for the kinds of pairs that need it, `model` plays there.
+    """
+    place = {"environment": None if environment is None else environment_name(environment), "model": model_name(model)}
+    with TemporaryDirectory(prefix="bough-") as folder:
+        config = _config(PairsConfig, "pairs", records, output, folder, settings, place)
+        found = curate_pairs(config, partial(trajectories_of, [records, also], format=config.format))
+        return _records(found, "pairs", config, output)
+
+
+C = TypeVar("C", bound=CurationConfig)
+
+
+def _config(
+    config_class: type[C],
+    function: str,
+    records: Source,
+    output: StrPath | None,
+    folder: str,
+    settings: dict[str, Any],
+    more: dict[str, Any],
+) -> C:
+    file = Path(records) if is_path(records) else Path(IN_MEMORY)
+    target = Path(output) if output is not None else Path(folder) / f"{function}.jsonl"
+    config = make_config(config_class, function, settings, file=file, output=target, **more)
+    check_output(config.output, config.overwrite)
+    return config
+
+
+def _weights(rewards: Rewards | None) -> dict[str, Any]:
+    return {"rewards": reward_weights(rewards)} if rewards else {}
+
+
+def _records(found: Curated[R], what: str, config: CurationConfig, output: StrPath | None) -> Records[R]:
+    if output is not None:
+        found.write(config)
+    summary = "\n".join([f"{len(found.records)} {what}", *map(str, found.ledgers)])
+    report = {**found.report, "ledgers": [ledger.to_json() for ledger in found.ledgers]}
+    return Records(found.records, summary, report=report, path=None if output is None else Path(output))
+
+
+# `bough demos`, `bough corrections`, `bough pairs`, `bough groups`: from episodes to training data.
+
+LINE_EVERY_S = 10.0
+
+
+def demos_command(config: DemosConfig) -> int:
+    return _write(config, curate_demos(config, _read(config)), "demonstrations")
+
+
+def corrections_command(config: CorrectionsConfig) -> int:
+    mixed = partial(read_filed, config.mix) if config.mix else None
+    return _write(config, curate_corrections(config, _read(config), mixed, _Progress().labelled), "episodes")
+
+
+def groups_command(config: GroupsConfig) -> int:
+    return _write(config, curate_groups(config, _read(config)), "groups")
+
+
+def pairs_command(config: PairsConfig) -> int:
+    return _write(config, curate_pairs(config, _read(config), _Progress().tell), "pairs")
+
+
+def _read(config: CurationConfig) -> Read:
+    check_output(config.output, config.overwrite)
+    return partial(read_filed, [config.file, *config.also], format=config.format)
+
+
+class _Progress:
+    """Prints a line of progress every few seconds."""
+
+    def __init__(self) -> None:
+        self.said_at = time.monotonic()
+
+    def tell(self, cost: Cost) -> None:
+        played = f"{plural(cost.rounds, 'round')}, {plural(cost.episodes, 'episode')}"
+        self._say(f"{played}, {plural(cost.sampled_turns, 'reply')} sampled")
+
+    def labelled(self, done: int, total: int) -> None:
+        self._say(f"{done} of {plural(total, 'episode')} labelled")
+
+    def _say(self, line: str) -> None:
+        if time.monotonic() - self.said_at >= LINE_EVERY_S:
+            self.said_at = time.monotonic()
+            console.err().print(line)
+
+
+def _write(config: CurationConfig, found: Curated[Any], what: str) -> int:
+    for name, failed in found.not_scored.items():
+        line = f"{failed['failed']} of {found.num_read} have no reward {name} ({console.printable(failed['why'])})"
+        console.err().print(line, style="yellow", markup=False)
+    for name, lowest in found.scored_lowest.items():
+        why = console.printable(lowest["why"])
+        line = (
+            f"{lowest['attempts']} of {found.num_read} have the worst {name}: their own words prevented another ({why})"
+        )
+        console.err().print(line, style="yellow", markup=False)
+    written = found.write(config)
+    if config.as_json:
+        accounts = [ledger.to_json() for ledger in found.ledgers]
+        console.print_json({"output": str(config.output), "written": written, "ledgers": accounts, **found.report})
+        return 0
+    out = console.out()
+    for ledger in found.ledgers:
+        out.print(str(ledger), markup=False)
+    for name, value in found.report.items():
+        if isinstance(value, dict) and value and name not in ("not_scored", "scored_lowest"):
+            shown = ", ".join(f"{key} {_shown(number)}" for key, number in value.items())
+            out.print(f"{name}: {shown}", markup=False)
+    out.print(f"{written} {what} in {config.output}, the ledger in {ledger_path(config.output)}", markup=False)
+    return 0
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else "–" if value is None else str(value)

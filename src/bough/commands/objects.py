@@ -1,0 +1,239 @@
+"""What a caller may give in place of a name: environment classes, reward functions, trained models, records."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeGuard, TypeVar
+
+from bough.config.base import Config
+from bough.config.parts import leaves
+from bough.curation.source import SourcedTrajectory, read_filed
+from bough.data.base import Sample
+from bough.data.writer import Writer
+from bough.environments import registry
+from bough.environments.registry import plugged_in
+from bough.environments.rubric import REWARDS, name_of
+from bough.errors import InputError
+from bough.ledger import Ledger, plural
+from bough.methods.examples import IN_MEMORY
+from bough.types import Group, Pair, Trajectory
+
+StrPath = str | os.PathLike[str]
+Source = StrPath | Iterable[Sample | StrPath]
+EnvironmentLike = str | type[Any]
+AgentLike = str | Callable[..., Any]
+RewardLike = str | Callable[..., Any]
+Rewards = RewardLike | Sequence[RewardLike] | Mapping[Any, Any]
+
+
+def environment_name(environment: EnvironmentLike) -> str:
+    """The name by which the settings refer to an environment; a class is remembered under its own."""
+    if isinstance(environment, str):
+        return environment
+    if not inspect.isclass(environment):
+        kind = type(environment).__name__
+        raise InputError(f"environment is a {kind} object; give the class itself, or the name of an environment")
+    name = vars(environment).get("name") or environment.__name__
+    installed = plugged_in().get(name)
+    if installed is not None:
+        if installed.value == f"{environment.__module__}:{environment.__qualname__}":
+            return str(name)
+        raise InputError(f"an installed environment is called {name!r} too; give your class another name = …")
+    registry.ENVIRONMENTS[name] = environment
+    return str(name)
+
+
+def agent_name(agent: AgentLike) -> str:
+    """The name by which the settings refer to an agent function; a function is remembered under its own."""
+    if isinstance(agent, str):
+        return agent
+    if not callable(agent) or inspect.isclass(agent):
+        raise InputError(f"an agent is a function or the name of one, not a {type(agent).__name__}")
+    name = getattr(agent, "__name__", type(agent).__name__)
+    registry.AGENTS[name] = agent
+    return name
+
+
+def where_to_play(environment: EnvironmentLike | None, agent: AgentLike | None) -> dict[str, Any]:
+    """The settings that name an environment, or an agent function in its place."""
+    named = {} if environment is None else {"environment": environment_name(environment)}
+    return named if agent is None else {**named, "own_agent": agent_name(agent)}
+
+
+def reward_weights(rewards: Rewards) -> dict[str, Any]:
+    """Rewards by name with their weights; functions are remembered under their own names."""
+    if isinstance(rewards, Mapping):
+        return {_reward_name(reward): weight for reward, weight in rewards.items()}
+    several = [rewards] if isinstance(rewards, str) or callable(rewards) else rewards
+    return {_reward_name(reward): 1.0 for reward in several}
+
+
+def _reward_name(reward: RewardLike) -> str:
+    if isinstance(reward, str):
+        return reward
+    if not callable(reward):
+        raise InputError(f"a reward is a name or a function, not a {type(reward).__name__}")
+    name = name_of(reward)
+    if name in REWARDS and REWARDS[name] is not reward:
+        raise InputError(f"a built-in reward is called {name!r} too; give your function another name")
+    registry.REWARDS[name] = reward
+    return name
+
+
+def is_path(value: Any) -> TypeGuard[StrPath]:
+    return isinstance(value, str | os.PathLike)
+
+
+def trajectories_of(sources: Iterable[Source], ledger: Ledger, *, format: str = "auto") -> list[SourcedTrajectory]:
+    """Every trajectory of some files and records, with its place; what is not one is dropped into `ledger`."""
+    found: list[SourcedTrajectory] = []
+    number = 0
+    for one in _each(sources):
+        if is_path(one):
+            found += read_filed([Path(one)], ledger, format=format)
+            continue
+        number += 1
+        if isinstance(one, Pair):
+            ledger.drop("wrong_kind")
+            continue
+        attempts = one.attempts if isinstance(one, Group) else [one]
+        found += [SourcedTrajectory(trajectory, IN_MEMORY, number) for trajectory in attempts]
+    if not found:
+        raise InputError(f"there is no trajectory to work on; {ledger}")
+    return found
+
+
+def records_of(source: Source) -> list[Sample]:
+    """Records in memory, as a list. A path among them is an InputError."""
+    found = list(_each([source]))
+    if paths := [one for one in found if is_path(one)]:
+        raise InputError(f"{paths[0]!r} is a path among records; give either one path or records")
+    return found
+
+
+@contextmanager
+def as_file(source: Source | None) -> Iterator[Path | None]:
+    """A path to read `source` from: its own, or that of a temporary file with the records."""
+    if source is None or is_path(source):
+        yield None if source is None else Path(source)
+        return
+    with TemporaryDirectory(prefix="bough-") as folder:
+        path = Path(folder) / f"{IN_MEMORY}.jsonl"
+        write_records(source, path)
+        yield path
+
+
+def write_records(records: Source, path: Path) -> None:
+    """Writes records to a new file in Bough's own format."""
+    found = records_of(records)
+    if not found:
+        raise InputError("there are no records: the list is empty")
+    with Writer(path, batch=1024) as writer:
+        for record in found:
+            writer.write(record)
+
+
+def _each(sources: Iterable[Any]) -> Iterator[Any]:
+    """The paths and records of some sources, one by one. Anything else is an InputError."""
+    for source in sources:
+        if is_path(source) or isinstance(source, Trajectory | Group | Pair):
+            yield source
+        elif isinstance(source, Iterable):
+            yield from _each(source)
+        else:
+            raise InputError(
+                f"a {type(source).__name__} is neither a path, nor a Trajectory, Pair or Group, nor a list of them"
+            )
+
+
+# Keyword settings of the API: those of a command's `Config`, with their types, defaults and help.
+
+C = TypeVar("C", bound=Config)
+F = TypeVar("F", bound=Callable[..., Any])
+# Settings of what a command prints: a function returns it.
+COMMAND_LINE_ONLY = ("as_json", "dry_run", "samples")
+
+
+def settings_of(config_class: type[Config], *replaced: str) -> Callable[[F], F]:
+    """Declares that `**settings` of a function are those of `config_class`, by their flat names.
+
+    Gives the function a signature and a docstring that list them, for `help()` and
+    completion. `replaced` names the fields that the function's own parameters stand for.
+    """
+
+    def declare(function: F) -> F:
+        own = inspect.signature(function)
+        parameters = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        settings = {
+            name: leaf
+            for name, leaf in leaves(config_class).items()
+            if name not in own.parameters and name not in replaced and name not in COMMAND_LINE_ONLY
+        }
+        for name, leaf in settings.items():
+            default = inspect.Parameter.empty if leaf.info.is_required() else leaf.default
+            kind, annotation = inspect.Parameter.KEYWORD_ONLY, leaf.info.annotation
+            parameters.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
+        lines = [f"    {name}: {leaf.info.description}" for name, leaf in settings.items() if leaf.info.description]
+        described: Any = function
+        described.__signature__ = own.replace(parameters=parameters)
+        described.__doc__ = "\n".join([inspect.getdoc(function) or "", "", "Settings:", *lines])
+        return function
+
+    return declare
+
+
+def make_config(config_class: type[C], function: str, settings: Mapping[str, Any], **given: Any) -> C:
+    """The command's settings: those of the caller, and `given`, what the function's own parameters stand for.
+
+    All problems are one InputError that names the function.
+    """
+    foreign = [name for name in settings if name in given or name in COMMAND_LINE_ONLY]
+    if foreign:
+        raise InputError(f"bough.{function}() has no setting {', '.join(foreign)}")
+    try:
+        return config_class(**settings, **given)
+    except InputError as error:
+        count = plural(len(error.problems), "problem")
+        raise InputError(f"bough.{function}() has {count}:", error.problems) from None
+
+
+# A list of records as the API returns it: it prints as a summary, not as everything that is in it.
+
+R = TypeVar("R")
+SHOWN = (str, int, float)
+
+
+class Records(list[R]):
+    """Trajectories, pairs or groups.
+
+    `report` has the numbers that the command line would print, `path` the file or folder
+    where the records are on disk, None where no output was given.
+    """
+
+    def __init__(
+        self, records: Iterable[R], summary: str, *, report: dict[str, Any] | None = None, path: Path | None = None
+    ) -> None:
+        super().__init__(records)
+        self.summary, self.report, self.path = summary, report or {}, path
+
+    def __repr__(self) -> str:
+        where = f"\nin {self.path}" if self.path else ""
+        return f"<{self.summary}{where}>"
+
+
+class Facts(dict[str, Any]):
+    """Named numbers or texts. It prints as two columns."""
+
+    def __repr__(self) -> str:
+        shown = {name.replace("_", " "): _text(value) for name, value in self.items() if isinstance(value, SHOWN)}
+        width = max(map(len, shown), default=0)
+        return "\n".join(f"{name:<{width}}  {text}" for name, text in shown.items())
+
+
+def _text(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

@@ -1,0 +1,113 @@
+"""`bough.merge`, `bough.card`, `bough.push`: what is done with trained weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.filesize import decimal
+
+from bough.commands.models import ModelLike, TrainedModel, model_name
+from bough.commands.objects import StrPath, make_config, settings_of
+from bough.config.publish import CardConfig, MergeConfig, PushConfig
+from bough.ledger import plural
+from bough.policy.save import merge_adapter
+from bough.report.card import Card, find_subject, write_card
+from bough.report.publish import Release, make_release, upload
+from bough.terminal import console
+
+
+@settings_of(MergeConfig, "model")
+def merge(adapter: StrPath, output: StrPath, *, base_model: ModelLike | None = None, **settings: Any) -> Path:
+    """Write an adapter into its base model: a folder, or a file for llama.cpp where the name ends in .gguf.
+
+    `adapter` is a trained model or an adapter's folder, `base_model` the model it was
+    trained on where the adapter does not name it. Returns the path of the new model.
+    """
+    base = None if base_model is None else model_name(base_model)
+    config = make_config(MergeConfig, "merge", settings, adapter=Path(adapter), output=Path(output), model=base)
+    merge_adapter(config)
+    return config.output
+
+
+@settings_of(CardConfig)
+def card(run: TrainedModel | StrPath, **settings: Any) -> Card:
+    """Write the model card of what a run has trained; returns its text, its path and what is missing in it.
+
+    `run` is a run folder, or what a training function returned.
+    """
+    return write_card(make_config(CardConfig, "card", settings, run=_run_folder(run)))
+
+
+@settings_of(PushConfig)
+def push(run: TrainedModel | StrPath, repo: str, **settings: Any) -> str:
+    """Upload weights and card to the Hugging Face Hub as `repo`, org/name; returns the address of the commit."""
+    config = make_config(PushConfig, "push", settings, run=_run_folder(run), repo=repo)
+    release = make_release(find_subject(config.run, []), config.base_model)
+    return upload(release, config.repo, private=config.private, message=config.message)
+
+
+def _run_folder(run: TrainedModel | StrPath) -> Path:
+    return run.path.parent if isinstance(run, TrainedModel) else Path(run)
+
+
+# `bough card` and `bough push`.
+
+
+def card_command(config: CardConfig) -> int:
+    made = write_card(config)
+    for missing in made.missing:
+        console.err().print(f"note: {console.printable(missing)}", style="yellow", markup=False)
+    if config.as_json:
+        console.print_json({"card": str(made.path), "missing": made.missing})
+        return 0
+    console.out().print(f"card written to {made.path}", markup=False)
+    return 0
+
+
+def push_command(config: PushConfig) -> int:
+    subject = find_subject(config.run, [])
+    release = make_release(subject, config.base_model)
+    out, err = console.err() if config.as_json else console.out(), console.err()
+    for name in release.files:
+        note = " (the base model by its name on the Hub)" if name in release.changed else ""
+        out.print(f"{decimal(release.size(name)):>10}  {name}{note}", markup=False)
+    for name in release.naming([Path.home(), Path.cwd(), subject.run.resolve()]):
+        err.print(f"note: {name} contains a path of this machine", style="yellow", markup=False)
+    if config.repo not in (subject.weights / "README.md").read_text(encoding="utf-8", errors="replace"):
+        hint = f"bough card {config.run} --repo {config.repo} --overwrite"
+        err.print(
+            f"note: the card does not mention {config.repo}; `{hint}` writes one that does",
+            style="yellow",
+            markup=False,
+        )
+    visibility = " as a private repository" if config.private else ""
+    if config.dry_run:
+        out.print(
+            f"{plural(len(release.files), 'file')} would be uploaded to {config.repo}{visibility}; "
+            "nothing was uploaded",
+            markup=False,
+        )
+        return _print_json(config, release, None)
+    address = upload(release, config.repo, private=config.private, message=config.message)
+    out.print(f"{plural(len(release.files), 'file')} uploaded to {address}", markup=False)
+    return _print_json(config, release, address)
+
+
+def _print_json(config: PushConfig, release: Release, address: str | None) -> int:
+    if config.as_json:
+        sizes = {name: release.size(name) for name in release.files}
+        console.print_json({"repo": config.repo, "files": sizes, "uploaded_to": address})
+    return 0
+
+
+# `bough merge`: an adapter into its base model.
+
+
+def merge_command(config: MergeConfig) -> int:
+    base = merge_adapter(config)
+    if config.as_json:
+        console.print_json({"adapter": str(config.adapter), "base": base, "output": str(config.output)})
+        return 0
+    console.out().print(f"{config.adapter} merged into {base}, written to {config.output}", markup=False)
+    return 0

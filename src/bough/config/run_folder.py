@@ -1,0 +1,116 @@
+"""The files inside a run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bough.config.base import Config
+from bough.errors import InputError
+from bough.files import (
+    locked,
+    refuse_links,
+    remove,
+    remove_drafts,
+    without_absolute,
+    working_directory,
+    write_atomically,
+)
+
+
+class RunDir:
+    """The folder of one training run: its settings, checkpoints and results."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config = self.path / "config.yaml"
+        self.origin = self.path / "origin.json"
+        self.ledger = self.path / "ledger.json"
+        self.report = self.path / "report.json"
+        self.metrics = self.path / "metrics.jsonl"
+        self.checkpoints = self.path / "checkpoints"
+        self.cache = self.path / "cache"
+        self.rollouts = self.path / "rollouts"
+        self.episodes = self.path / "episodes"
+        self.final = self.path / "final"
+        self.best = self.path / "best"
+
+    def bad_batch(self, step: int) -> Path:
+        return self.path / f"bad-batch-{step}.jsonl"
+
+    def create(self, config: Config) -> None:
+        """Creates the folder and writes the resolved settings into it, without absolute paths."""
+        settings = yaml.safe_dump(self.recorded(config.model_dump(mode="json")), sort_keys=False, allow_unicode=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_atomically(self.config, settings)
+        except OSError as error:
+            raise self._unusable(error) from None
+
+    def recorded(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """Settings as the run folder keeps them.
+
+        The folder itself is left out if it is far from the working directory: relative to
+        itself it would be ".", and --config with that file would write into the working directory.
+        """
+        values: dict[str, Any] = without_absolute(settings, *working_directory(), self.path.absolute())
+        return {key: value for key, value in values.items() if value != "." or settings[key] == "."}
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps other processes from training here. The system releases the lock when this process ends.
+
+        Drafts of files that a killed process has left are removed.
+        """
+        with ExitStack() as held:
+            try:
+                held.enter_context(locked(self.path / ".lock", wait=False))
+                remove_drafts(self.path)
+            except BlockingIOError:
+                raise InputError(
+                    f"{self.path} is in use: another process is training there; "
+                    "wait for it, or give another --output-dir"
+                ) from None
+            except OSError as error:
+                raise self._unusable(error) from None
+            yield
+
+    def clear(self) -> None:
+        """Removes the files of an earlier run; other files stay."""
+        folders = (self.checkpoints, self.cache, self.rollouts, self.episodes, self.final, self.best)
+        files = (self.config, self.origin, self.ledger, self.report, self.metrics)
+        try:
+            for path in (*folders, *files, *self.path.glob("bad-batch-*.jsonl")):
+                remove(path)
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be cleared: {error.strerror}: {error.filename}") from None
+
+    def make_room(self, *, resume: bool, overwrite: bool) -> None:
+        """Clears the folder if it is to be overwritten.
+
+        InputError where it has a run that nothing was said about, or links in place of what a run fills and empties.
+        """
+        if not resume and self.used:
+            if not overwrite:
+                raise InputError(
+                    f"{self.path} already contains a run; --resume continues it, --overwrite deletes it, "
+                    "--output-dir names another folder"
+                )
+            self.clear()
+        refuse_links(self.path / "tensorboard", self.path / "wandb")
+        for folder in (self.checkpoints, self.cache, self.rollouts, self.episodes):
+            refuse_links(folder, *(folder.iterdir() if folder.is_dir() else ()))
+
+    @property
+    def used(self) -> bool:
+        """Whether a training run has got anywhere here: a start that failed before its first step does not count."""
+        steps = self.metrics.is_file() and self.metrics.stat().st_size > 0
+        saved = self.checkpoints.is_dir() and any(self.checkpoints.iterdir())
+        return steps or saved or self.final.exists()
+
+    def _unusable(self, error: OSError) -> InputError:
+        return InputError(f"{self.path}: cannot be used as a run folder: {error.strerror}")

@@ -1,0 +1,312 @@
+"""Corrections: the agent's own episodes, trained on what should have been replied in them (DAgger).
+
+Demonstrations show an expert's states only. An agent leaves them with its first mistake and
+is then on its own. Here each turn of the agent's episodes has the label of an expert or a
+stronger model as its correction. The agent's reply stays in the history, so that an episode
+is one record and, in training, one tree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Protocol
+
+from bough.chat.forms import MalformedError
+from bough.chat.reply import Reply
+from bough.config.curation import EXPERT, CorrectionsConfig
+from bough.curation.source import SourcedTrajectory
+from bough.curation.states import EnvironmentLookup, EnvironmentOf
+from bough.engines.base import ContextFullError, EngineError
+from bough.environments.base import EnvironmentFailedError
+from bough.environments.isolated import Isolated, shut_down
+from bough.environments.replay import ReplayError, rounds
+from bough.errors import BoughError, InputError
+from bough.files import text_digest
+from bough.ledger import Ledger
+from bough.rollouts.agents import NO_EXPERT, ModelAgent, make_agent
+from bough.types import Message, Trajectory, Turn, conversation
+
+SAME, DIFFERENT, ACCEPTED = "same action", "other action", "accepted"
+
+
+class CorrectionWork:
+    """Labels episodes and counts what became of them; `turns` counts those that are trained."""
+
+    def __init__(
+        self,
+        config: CorrectionsConfig,
+        filed: Sequence[SourcedTrajectory],
+        ledger: Ledger,
+        tell: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.config, self.filed, self.ledger, self.tell = config, filed, ledger, tell
+        self.turns = Ledger("turns")
+        self.labels: Counter[str] = Counter({SAME: 0, DIFFERENT: 0, ACCEPTED: 0})
+        self.lookup = EnvironmentLookup(config.environment, required=config.by == EXPERT)
+
+    @property
+    def num_read(self) -> int:
+        return len(self.filed)
+
+    async def correct(self, agent: ModelAgent | None = None) -> list[Trajectory]:
+        """Every episode that has something to train on, in its original order."""
+        labeller: Labeller | None = None
+        try:
+            labeller = await self._labeller(agent)
+            gate, done = asyncio.Semaphore(self.config.concurrency), 0
+            label = labeller.labels
+
+            async def labelled(item: SourcedTrajectory) -> list[Label]:
+                nonlocal done
+                async with gate:
+                    found = await label(item)
+                done += 1
+                if self.tell is not None:
+                    self.tell(done, len(self.filed))
+                return found
+
+            found = await asyncio.gather(*map(labelled, self.filed))
+        finally:
+            if labeller is not None:
+                await labeller.close()
+            for environment_class in self.lookup.opened:
+                await shut_down(environment_class)
+        kept = [self._corrected(item, labels) for item, labels in zip(self.filed, found, strict=True)]
+        return [trajectory for trajectory in kept if trajectory is not None]
+
+    async def _labeller(self, agent: ModelAgent | None) -> Labeller:
+        config = self.config
+        if agent is None and config.by == EXPERT:
+            return ExpertLabeller(self.lookup.environment_of)
+        made = agent or await make_agent(config.labeller.agent(config.by), config.sampling)
+        if not isinstance(made, ModelAgent):
+            raise InputError(f"--by {config.by}: it cannot label; give expert, a model or a server's address")
+        return ModelLabeller(made, self.lookup.environment_of, config.seed)
+
+    def _corrected(self, item: SourcedTrajectory, labels: list[Label]) -> Trajectory | None:
+        """The episode with its corrections; None where no turn of it is trained."""
+        turns = [
+            self._turn(turn, label, times)
+            for turn, label, times in zip(item.trajectory.turns, labels, _times(labels), strict=True)
+        ]
+        if not any(turn.trained for turn in turns):
+            agrees = all(label.same_action or label.accepted for label in labels)
+            self.ledger.drop("nothing_to_correct" if agrees else "no_correction")
+            return None
+        self.ledger.keep()
+        by = {"source": item.place, "rule": "correction", "by": self.config.by}
+        return item.trajectory.model_copy(update={"turns": turns, "info": {**item.trajectory.info, **by}})
+
+    def _turn(self, turn: Turn, label: Label, times: int) -> Turn:
+        """The turn with its label as the correction, or as context; `times` says how often in a row it was given."""
+        if reason := self._untrained(label, times):
+            self.turns.drop(reason)
+            return turn.model_copy(update={"correction": None, "trained": False})
+        assert label.reply is not None
+        self.turns.keep()
+        # The tokens of an identical reply are on record, unless it was cut off before its end.
+        complete = turn.call is None or turn.call.finish == "stop"
+        correction = None if complete and turn.reply == label.reply else label.reply
+        return turn.model_copy(update={"correction": correction, "trained": True})
+
+    def _untrained(self, label: Label, times: int) -> str:
+        """Why a label is not trained on; empty if it is."""
+        if label.reply is None:
+            return label.reason
+        self.labels[SAME if label.same_action else ACCEPTED if label.accepted else DIFFERENT] += 1
+        if label.accepted:
+            return "accepted"
+        if label.same_action and self.config.where == "differ":
+            return "same_action"
+        return "repeated_label" if times > self.config.max_same_labels and not label.same_action else ""
+
+    def mix(self, found: Sequence[Trajectory], given: Sequence[SourcedTrajectory], ledger: Ledger) -> list[Trajectory]:
+        """The given episodes, or a sample of them where the settings limit their share.
+
+        An episode that several files contain, such as a demonstration that an earlier round has mixed in, counts once.
+        """
+        once = {text_digest(item.trajectory.model_dump_json(), size=16): item for item in given}
+        if len(once) < len(given):
+            ledger.drop("duplicate", len(given) - len(once))
+        given, share = list(once.values()), self.config.mix_share
+        count = len(given) if share is None else min(len(given), round(len(found) * share / (1 - share)))
+        rng = Random(f"{self.config.seed} mix")  # noqa: S311  no secret
+        chosen = sorted(rng.sample(range(len(given)), count))
+        ledger.keep(count)
+        if count < len(given):
+            ledger.drop("over_share", len(given) - count)
+        return [given[number].trajectory for number in chosen]
+
+
+def _times(labels: Sequence[Label]) -> list[int]:
+    """How often in a row each label has been given by its turn, while the agent did something else."""
+    found: list[int] = []
+    ignored: str | None = None
+    for label in labels:
+        again = ignored is not None and label.action == ignored
+        found.append(found[-1] + 1 if again else 1)
+        ignored = None if label.same_action else label.action
+    return found
+
+
+# Labels: what an expert or a stronger model would have replied at each turn of a recorded episode.
+# The expert is asked in the states that the episode went through, restored by one replay. A model is asked about the
+# recorded conversation, so it needs no environment.
+
+log = logging.getLogger(__name__)
+EMPTY = "label_empty"
+
+
+@dataclass(frozen=True)
+class Label:
+    """The reply for one turn, its action, and whether the agent took that too; without a reply, the reason why.
+
+    The agent's own reply is `accepted` where the environment calls it as good as the expert's.
+    """
+
+    reply: Message | None
+    action: str | None = None
+    same_action: bool = False
+    accepted: bool = False
+    reason: str = ""
+
+
+class Labeller(Protocol):
+    """Labels whole episodes."""
+
+    async def labels(self, item: SourcedTrajectory) -> list[Label]:
+        """One label for each turn."""
+
+    async def close(self) -> None:
+        """Releases what the labeller holds."""
+
+
+@dataclass(frozen=True)
+class ExpertLabeller:
+    """The expert of each episode's environment."""
+
+    environment_of: EnvironmentOf
+    told: set[str] = field(default_factory=set)
+
+    async def labels(self, item: SourcedTrajectory) -> list[Label]:
+        trajectory, environment_class = item.trajectory, self.environment_of(item)
+        if environment_class is None:
+            return _unlabelled(trajectory, [], "environment_unknown")
+        asides = {at: Label(None, reason="own_prompt") for at, turn in enumerate(trajectory.turns) if turn.prompt}
+        found: dict[int, Label] = {}
+        reason = ""
+        try:
+            async with aclosing(rounds(lambda task: Isolated(environment_class, task), trajectory)) as states:
+                async for at, environment in states:
+                    text = await environment.expert()
+                    if text is None:
+                        found[at] = Label(None, reason=NO_EXPERT)
+                        continue
+                    own, reply = trajectory.turns[at].reply, Message(role="assistant", content=text)
+                    if reply.empty:
+                        found[at] = Label(None, reason=EMPTY)
+                        continue
+                    label = await _compared(own, reply, environment)
+                    accepted = not label.same_action and await environment.accepts(own)
+                    found[at] = replace(label, accepted=accepted)
+        except ReplayError:
+            reason = "cannot_replay"
+        except EnvironmentFailedError as error:
+            reason = _failed(item, error, self.told)
+        found |= asides
+        return [found.get(at, Label(None, reason=reason)) for at in range(len(trajectory.turns))]
+
+    async def close(self) -> None:
+        return
+
+
+@dataclass(frozen=True)
+class ModelLabeller:
+    """A model, in this process or on a server."""
+
+    agent: ModelAgent
+    environment_of: EnvironmentOf
+    seed: int
+    told: set[str] = field(default_factory=set)
+
+    async def labels(self, item: SourcedTrajectory) -> list[Label]:
+        trajectory = item.trajectory
+        found: list[Label] = []
+        environment = await self._made(item)
+        chat = self.agent.engine.open(trajectory.id, seed=self.seed)
+        try:
+            for at, turn in enumerate(trajectory.turns):
+                said = turn.prompt or conversation(trajectory.start, trajectory.turns[:at])
+                answer = await chat.answer(said, trajectory.tools if turn.tools is None else turn.tools)
+                if answer.finish != "stop":
+                    found.append(Label(None, reason="label_cut_off"))
+                elif answer.message.empty:
+                    found.append(Label(None, reason=EMPTY))
+                else:
+                    found.append(await _compared(turn.reply, answer.message, environment))
+        except ContextFullError:
+            return _unlabelled(trajectory, found, "context_full")
+        except EngineError:
+            return _unlabelled(trajectory, found, "engine_failed")
+        except EnvironmentFailedError as error:
+            return _unlabelled(trajectory, found, _failed(item, error, self.told))
+        finally:
+            chat.close()
+            if environment is not None:
+                await environment.close()
+        return found
+
+    async def _made(self, item: SourcedTrajectory) -> Isolated | None:
+        """The episode's environment, created but not started: it knows how to read a reply."""
+        environment_class = self.environment_of(item)
+        if environment_class is None:
+            return None
+        environment = Isolated(environment_class, item.trajectory.task)
+        try:
+            await environment.make()
+        except BoughError:  # replies are then compared without it
+            await environment.close()
+            return None
+        return environment
+
+    async def close(self) -> None:
+        await self.agent.close()
+
+
+async def _compared(own: Message, other: Message, environment: Isolated | None) -> Label:
+    """A label, compared with the agent's own reply by the action: what is said around it does not count."""
+    left, right = Reply.of(own), Reply.of(other)
+    if environment is None:
+        actions = [_action(reply) for reply in (left, right)]
+    else:
+        actions = [await environment.action_in(reply) for reply in (left, right)]
+    same = left.strip() == right.strip() or (actions[0] is not None and actions[0] == actions[1])
+    return Label(other, actions[1], same)
+
+
+def _action(reply: Reply) -> str | None:
+    try:
+        return reply.parsed.action
+    except MalformedError:
+        return None
+
+
+def _failed(item: SourcedTrajectory, error: EnvironmentFailedError, told: set[str]) -> str:
+    """Why the turns from there on have no label. What the environment's code did wrong is told once."""
+    if str(error) not in told:
+        told.add(str(error))
+        log.warning(
+            "%s:%d: its environment failed; the turns after that have no label: %s", item.file, item.line, error
+        )
+    return "environment_failed"
+
+
+def _unlabelled(trajectory: Trajectory, found: list[Label], reason: str) -> list[Label]:
+    """The labels so far, and the reason why the other turns have none."""
+    return found + [Label(None, reason=reason)] * (len(trajectory.turns) - len(found))

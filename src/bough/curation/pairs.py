@@ -1,0 +1,568 @@
+"""Mines every requested kind of pairs, with one agent, one budget and a ledger per kind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import floor, inf
+from random import Random
+
+from pydantic import JsonValue
+
+from bough.config.curation import EpisodePairsConfig, FailureModesConfig, PairsConfig
+from bough.curation.counterfactual import Cost, Miner
+from bough.curation.rounds import (
+    COUNTERFACTUAL,
+    PARTING,
+    Journal,
+    Round,
+    StateTree,
+    moved,
+    round_pair,
+    round_pairs,
+    sample_rounds,
+)
+from bough.curation.source import SourcedTrajectory
+from bough.curation.states import (
+    REPLAYS,
+    EnvironmentLookup,
+    EnvironmentOf,
+    RulesOf,
+    actions,
+    at_round,
+    first_difference,
+    shared_actions,
+    states,
+    task_key,
+)
+from bough.environments.base import Environment, EnvironmentFailedError, MistakeRules, Rule, action_of
+from bough.environments.isolated import shut_down
+from bough.environments.mistakes import all_rules, chosen, mistakes
+from bough.environments.replay import ReplayError
+from bough.environments.rewards import progress
+from bough.environments.rubric import score
+from bough.ledger import Ledger
+from bough.rollouts.agents import Agent, make_agent
+from bough.types import Message, Pair, Trajectory, Turn, conversation
+
+# Pairs of whole episodes: a success against a failure from the same initial state (EF-DPO).
+# Turns at the start that both have in common are history: both sides give them the same log-probability, so they
+# cancel and are not computed. The pair starts where the two differ, and both sides run to the end of their episode.
+
+SUCCESS, PROGRESS = "success_over_failure", "more_progress"
+
+
+@dataclass(frozen=True)
+class Match:
+    """Two attempts at one task, the better one first."""
+
+    better: SourcedTrajectory
+    worse: SourcedTrajectory
+    rule: str
+
+
+def episode_pairs(
+    filed: Sequence[SourcedTrajectory],
+    config: EpisodePairsConfig,
+    trajectories: Ledger,
+    pairs: Ledger,
+    *,
+    reward: str | None = None,
+) -> list[Pair]:
+    """The pairs of every task. `trajectories` counts which are in a pair, `pairs` which candidates were left out."""
+    found: list[Pair] = []
+    for attempts in by_task(filed).values():
+        used: Counter[int] = Counter()
+        of_task = 0
+        seen = set()
+        for match in _matches(attempts, config):
+            ways = actions(match.better.trajectory.turns), actions(match.worse.trajectory.turns)
+            pair = None
+            if ways in seen:
+                pairs.drop("duplicate")
+            elif of_task == config.per_task:
+                pairs.drop("more_than_per_task")
+            elif (pair := _pair(match, reward)) is None:
+                pairs.drop("never_part")
+            if pair is not None:
+                pairs.keep()
+                found.append(pair)
+                of_task += 1
+                seen.add(ways)
+                used.update((id(match.better), id(match.worse)))
+        _account(attempts, used, trajectories)
+    return found
+
+
+def by_task(filed: Sequence[SourcedTrajectory]) -> dict[str, list[SourcedTrajectory]]:
+    """The attempts at each task, which can be compared with each other."""
+    tasks: defaultdict[str, list[SourcedTrajectory]] = defaultdict(list)
+    for item in filed:
+        tasks[task_key(item.trajectory)].append(item)
+    return tasks
+
+
+def _matches(attempts: list[SourcedTrajectory], config: EpisodePairsConfig) -> Iterator[Match]:
+    """Candidates, the most telling first."""
+    successes = sorted((a for a in attempts if a.trajectory.success is True), key=_length)
+    failures = [a for a in attempts if a.trajectory.success is False]
+    if successes and failures:
+        if config.match == "shortest_success":
+            chosen = [(successes[0], failure) for failure in failures]
+        elif config.match == "nearest_failure":
+            chosen = [(success, max(failures, key=lambda f: _nearness(success, f))) for success in successes]
+        else:
+            chosen = list(product(successes, failures))
+        # Attempts that share the most actions differ in the fewest, so their pair says most about each.
+        chosen.sort(key=lambda match: _nearness(*match), reverse=True)
+        yield from (Match(*match, SUCCESS) for match in chosen)
+    if config.progress_margin is not None:
+        yield from _by_progress(failures, config.progress_margin)
+
+
+def _by_progress(failures: list[SourcedTrajectory], margin: float) -> Iterator[Match]:
+    """Of two failures the one with more progress, by at least `margin`, is better; the widest gaps first."""
+    known = [(value, f) for f in failures if (value := progress(f.trajectory)) is not None]
+    gaps = [(high - low, a, b) for (high, a), (low, b) in product(known, known) if high - low >= margin - 1e-9]
+    gaps.sort(key=lambda gap: (-round(gap[0], 9), _length(gap[1])))
+    yield from (Match(better, worse, PROGRESS) for _, better, worse in gaps)
+
+
+def _pair(match: Match, reward: str | None) -> Pair | None:
+    """The pair from the first difference on; None if one attempt is the beginning of the other."""
+    better, worse = match.better.trajectory, match.worse.trajectory
+    at = first_difference(better.turns, worse.turns)
+    chosen, rejected = better.turns[at:], worse.turns[at:]
+    if not chosen or not rejected or [turn.reply for turn in chosen] == [turn.reply for turn in rejected]:
+        return None
+    info: dict[str, JsonValue] = {
+        "rule": match.rule,
+        "turn": at,
+        "chosen": match.better.place,
+        "rejected": match.worse.place,
+    }
+    return Pair(
+        task=better.task,
+        start=conversation(better.start, better.turns[:at]),
+        chosen=chosen,
+        rejected=rejected,
+        tools=better.tools,
+        reason=match.rule,
+        margin=_margin(better, worse, match.rule, reward),
+        info=info,
+    )
+
+
+def _margin(better: Trajectory, worse: Trajectory, rule: str, reward: str | None) -> float | None:
+    values = (progress(better), progress(worse)) if rule == PROGRESS else (score(better, reward), score(worse, reward))
+    return None if values[0] is None or values[1] is None else values[0] - values[1]
+
+
+def _nearness(success: SourcedTrajectory, failure: SourcedTrajectory) -> tuple[int, float, int]:
+    """Actions in common; then the failure's progress; then the shorter success."""
+    shared = shared_actions(success.trajectory.turns, failure.trajectory.turns)
+    return shared, progress(failure.trajectory) or 0.0, -_length(success)
+
+
+def _length(filed: SourcedTrajectory) -> int:
+    return len(filed.trajectory.turns)
+
+
+def _account(attempts: list[SourcedTrajectory], used: Counter[int], ledger: Ledger) -> None:
+    outcomes = {item.trajectory.success for item in attempts}
+    for item in attempts:
+        if used[id(item)]:
+            ledger.keep()
+        elif item.trajectory.success is None:
+            ledger.drop("outcome_unknown")
+        elif (not item.trajectory.success) not in outcomes:
+            ledger.drop("only_successes" if item.trajectory.success else "only_failures")
+        else:
+            ledger.drop("not_matched")
+
+
+# Pairs from failure modes: a mistake against a better reply in the same state.
+# Sources of better replies are tried in the order of the settings: a success that went through the same state; the
+# environment's expert, after the episode was replayed up to there; a sample of the model that led to success more
+# often.
+
+UNKNOWN = "no_better_reply_known"
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What should have been done, or why that is not known."""
+
+    turn: Turn | None
+    info: dict[str, JsonValue]
+    problem: str = ""
+
+
+async def failure_pairs(
+    filed: Sequence[SourcedTrajectory],
+    config: FailureModesConfig,
+    ledger: Ledger,
+    *,
+    environment_of: EnvironmentOf,
+    rules_of: RulesOf,
+    miner: Callable[[type[Environment]], Awaitable[Miner]] | None = None,
+) -> list[Pair]:
+    """A pair for each mistake that a better reply is known for."""
+    advisor = Advisor(config, StateTree(filed, rules_of), environment_of, rules_of, ledger)
+    gate = asyncio.Semaphore(REPLAYS)
+
+    async def ask(item: SourcedTrajectory) -> list[Pair | Round]:
+        async with gate:
+            return await advisor.look_at(item)
+
+    found = [one for answers in await asyncio.gather(*map(ask, filed)) for one in answers]
+    pairs = [one for one in found if isinstance(one, Pair)]
+    rounds: dict[type[Environment], list[Round]] = {}
+    for one in found:
+        if isinstance(one, Round):
+            environment_class = environment_of(one.item)
+            assert environment_class is not None and miner is not None, "samples need an environment and a miner"
+            rounds.setdefault(environment_class, []).append(one)
+    for environment_class, of_environment in rounds.items():
+        assert miner is not None
+        pairs += await (await miner(environment_class)).pairs(of_environment, ledger, against="recorded")
+    return pairs
+
+
+@dataclass(frozen=True)
+class Advisor:
+    """Finds mistakes and better replies."""
+
+    config: FailureModesConfig
+    tree: StateTree
+    environment_of: EnvironmentOf
+    rules_of: RulesOf
+    ledger: Ledger
+
+    def rules(self, item: SourcedTrajectory) -> dict[str, Rule]:
+        return chosen(all_rules(self.rules_of(item)), self.config.reasons)
+
+    async def look_at(self, item: SourcedTrajectory) -> list[Pair | Round]:
+        """A pair for each mistake of a trajectory, or a round to sample at where no better reply is known."""
+        found: list[Pair | Round] = []
+        count: Counter[str] = Counter()
+        for mistake in mistakes(item.trajectory, self.rules(item)):
+            if count[mistake.reason] == self.config.per_trajectory:
+                self.ledger.drop("more_than_per_trajectory")
+                continue
+            # A success in the same state needs no environment.
+            environment_class = self.environment_of(item) if set(self.config.better) - {"success"} else None
+            advice = await self._advice(item, mistake.turn, environment_class)
+            if advice.turn is not None:
+                self.ledger.keep()
+                found.append(round_pair(item, mistake.turn, advice.turn, reason=mistake.reason, info=advice.info))
+            elif advice.problem == UNKNOWN and environment_class is not None and "sample" in self.config.better:
+                found.append(Round(item, mistake.turn, mistake.reason))
+            else:
+                self.ledger.drop(advice.problem)
+                continue
+            count[mistake.reason] += 1
+        return found
+
+    async def _advice(
+        self, item: SourcedTrajectory, at: int, environment_class: type[Environment] | None
+    ) -> Correction:
+        """The first better reply in the order of the settings; else why there is none."""
+        problem = UNKNOWN
+        for source in self.config.better:
+            advice = None
+            if source == "success":
+                advice = self._from_success(item, at)
+            elif source == "expert" and environment_class is not None:
+                advice = await _from_expert(item, at, environment_class)
+            if advice is not None and advice.turn is not None:
+                return advice
+            if advice is not None and advice.problem != UNKNOWN:
+                problem = advice.problem
+        return Correction(None, {}, problem)
+
+    def _from_success(self, item: SourcedTrajectory, at: int) -> Correction | None:
+        """What a success did in the same state, unless that would be a mistake here too."""
+        trajectory = item.trajectory
+        instead = trajectory.model_copy(update={"success": None, "stop": None})
+        rules = self.rules(item)
+
+        def sound(turn: Turn) -> bool:
+            turns = [*trajectory.turns[:at], turn]
+            tried = instead.model_copy(update={"turns": turns})
+            return not any(rule(tried, at) for rule in rules.values())
+
+        way = self.tree.way_on(states(trajectory, self.rules_of(item))[at], action_of(trajectory.turns[at]), sound)
+        if way is None:
+            return None
+        other, other_at = way
+        turn = moved(other.trajectory.turns[other_at], other.trajectory, other_at, trajectory, at)
+        return Correction(turn, {"by": "success", "chosen": {**other.place, "turn": other_at}})
+
+
+async def _from_expert(item: SourcedTrajectory, at: int, environment_class: type[Environment]) -> Correction:
+    """What the expert does after the replayed episode. It is carried out, to check that it is valid."""
+    try:
+        async with at_round(environment_class, item.trajectory, at) as environment:
+            reply = await environment.expert()
+            if reply is None:
+                return Correction(None, {}, UNKNOWN)
+            observation = await environment.step(reply)
+    except ReplayError:
+        return Correction(None, {}, "cannot_replay")
+    except EnvironmentFailedError:
+        return Correction(None, {}, "environment_failed")
+    turn = Turn(
+        reply=Message(role="assistant", content=reply),
+        action=observation.action,
+        observation=list(observation.messages),
+        reward=observation.reward,
+        progress=observation.progress,
+        error=observation.error,
+    )
+    if turn.error is not None:
+        return Correction(None, {}, UNKNOWN)
+    if action_of(turn) == action_of(item.trajectory.turns[at]):
+        return Correction(None, {}, "expert_does_the_same")
+    return Correction(turn, {"by": "expert"})
+
+
+# Pairs that protect what is right: a step of a success against a mistake that it did not make there.
+# Mistakes and their corrections only say what not to do. A policy trained on nothing else unlearns the right steps
+# that look like wrong ones. So each success gives a few of its own steps, always including its last one, against a
+# repetition of the step before, and one step against an early claim of success, if it ends with a claim. The episode
+# is replayed up to that turn and the mistake is tried: if it makes progress, there is no pair.
+
+RIGHT_STEP = "right_step"
+
+
+async def right_steps(
+    filed: Sequence[SourcedTrajectory],
+    config: FailureModesConfig,
+    ledger: Ledger,
+    *,
+    environment_of: EnvironmentOf,
+    rules_of: RulesOf,
+    seed: int,
+) -> list[Pair]:
+    """From each success at most `per_trajectory` steps against a repetition, and one against an early claim."""
+    gate = asyncio.Semaphore(REPLAYS)
+
+    async def look_at(item: SourcedTrajectory) -> list[Pair]:
+        async with gate:
+            found = []
+            for at, reply, mistake in _tempting(item.trajectory, rules_of(item), config.per_trajectory, seed):
+                why_not = await _no_mistake(item, at, reply, environment_of(item))
+                if why_not:
+                    ledger.drop(why_not)
+                    continue
+                ledger.keep()
+                step, worse = item.trajectory.turns[at], Turn(reply=reply)
+                info: dict[str, JsonValue] = {"by": "environment", "mistake": mistake}
+                found.append(round_pair(item, at, step, worse, reason=RIGHT_STEP, info=info))
+            return found
+
+    successes = [item for item in filed if item.trajectory.success]
+    return [pair for pairs in await asyncio.gather(*map(look_at, successes)) for pair in pairs]
+
+
+def _tempting(trajectory: Trajectory, rules: MistakeRules, count: int, seed: int) -> Iterator[tuple[int, Message, str]]:
+    """Turns of a success, each with a wrong reply and the mistake it would be."""
+    turns, rng = trajectory.turns, Random(f"{seed} {trajectory.id}")  # noqa: S311  no secret
+    last = len(turns) - 1
+    well_formed = [at for at, turn in enumerate(turns) if turn.error != "malformed"]
+    sound = [at for at in well_formed if at == last or not rules.without_effect(turns[at])]
+    again = [at for at in sound if at and action_of(turns[at]) != action_of(turns[at - 1])]
+    for at in _drawn(again, last, count, rng):
+        yield at, turns[at - 1].reply, "loop"
+    early = [at for at in sound if at < last]
+    if early and rules.claims_success(turns[last]):  # once, as often as the right claim stands against a repetition
+        yield rng.choice(early), turns[last].reply, "premature_success"
+
+
+def _drawn(rounds: list[int], last: int, count: int, rng: Random) -> list[int]:
+    """At most `count` of the rounds, the last step of the episode before all others."""
+    order = sorted(rng.sample(rounds, len(rounds)), key=lambda at: at != last)
+    return sorted(order[:count])
+
+
+async def _no_mistake(
+    item: SourcedTrajectory, at: int, reply: Message, environment_class: type[Environment] | None
+) -> str:
+    """Why the reply is not known to be a mistake at that turn; empty where it is one."""
+    if environment_class is None:
+        return "environment_unknown"
+    try:
+        async with at_round(environment_class, item.trajectory, at) as environment:
+            answer = await environment.step(reply)
+    except ReplayError:
+        return "cannot_replay"
+    except EnvironmentFailedError:
+        return "environment_failed"
+    before = item.trajectory.turns[at - 1].progress if at else None
+    further = answer.progress is not None and before is not None and answer.progress > before
+    return "gets_further" if answer.success or further else ""
+
+
+# What a pair can be made for, besides the mistakes that rules find.
+PAIR_REASONS = (SUCCESS, PROGRESS, PARTING, RIGHT_STEP, COUNTERFACTUAL)
+
+
+class PairWork:
+    """Mines the requested kinds of pairs; environments and the agent are opened when they are first needed."""
+
+    def __init__(
+        self, config: PairsConfig, filed: Sequence[SourcedTrajectory], tell: Callable[[Cost], None] | None = None
+    ) -> None:
+        self.config, self.filed, self.tell = config, filed, tell
+        self.ledgers: list[Ledger] = []
+        self.cost = Cost()
+        self.journal: Journal | None = None
+        self.lookup = EnvironmentLookup(
+            config.environment,
+            config.failure_modes.rules,
+            config.failure_modes.rule_options,
+            required="counterfactual" in config.kinds,
+        )
+        self._agent: Agent | None = None
+
+    async def mine(self) -> list[Pair]:
+        """The pairs of all kinds, within their caps and shares."""
+        config = self.config
+        self.lookup.check_reasons(config.failure_modes.reasons, self.filed, ())
+        self.lookup.check_reasons([*config.failure_modes.caps, *config.failure_modes.shares], self.filed, PAIR_REASONS)
+        found = await self._every_kind()
+        return balanced(
+            found, config.failure_modes.caps, config.failure_modes.shares, self._ledger("pairs"), seed=config.seed
+        )
+
+    async def _every_kind(self) -> list[Pair]:
+        config, lookup = self.config, self.lookup
+        spoken = [_conversation(item) for item in self.filed]
+        found: list[Pair] = []
+        try:
+            if "episode" in config.kinds:
+                ledgers = self._ledger("episodes"), self._ledger("candidates for episode pairs")
+                found += episode_pairs(self.filed, config.episodes, *ledgers, reward=config.reward)
+            if "parting" in config.kinds:
+                ledger = self._ledger("failures, compared with successes")
+                found += round_pairs(spoken, ledger, rules_of=lookup.rules_of)
+            if "failure_mode" in config.kinds:
+                lookup.learn(spoken)
+                found += await failure_pairs(
+                    spoken, config.failure_modes, self._ledger("mistakes"),
+                    environment_of=lookup.environment_of, rules_of=lookup.rules_of, miner=self.miner,
+                )  # fmt: skip
+            if "right_step" in config.kinds:
+                found += await right_steps(
+                    spoken, config.failure_modes, self._ledger("steps of successes, against mistakes"),
+                    environment_of=lookup.environment_of, rules_of=lookup.rules_of, seed=config.seed,
+                )  # fmt: skip
+            if "counterfactual" in config.kinds:
+                found += await self._counterfactual(self._ledger("rounds, tried with other replies"))
+        finally:
+            if self._agent is not None:
+                await self._agent.close()
+            for environment_class in lookup.opened:
+                await shut_down(environment_class)
+        return found
+
+    async def _counterfactual(self, ledger: Ledger) -> list[Pair]:
+        rounds = sample_rounds(
+            list(map(_conversation, self.filed)), self.config.counterfactual.rounds, self.config.seed
+        )
+        by_environment: dict[type[Environment] | None, list[Round]] = {}
+        for one in rounds:
+            by_environment.setdefault(self.lookup.environment_of(one.item), []).append(one)
+        found: list[Pair] = []
+        for environment_class, of_environment in by_environment.items():
+            if environment_class is None:
+                ledger.drop("environment_unknown", len(of_environment))
+            else:
+                found += await (await self.miner(environment_class)).pairs(of_environment, ledger)
+        return found
+
+    async def miner(self, environment_class: type[Environment]) -> Miner:
+        """A miner in one environment. All miners share one agent and one budget."""
+        if self._agent is None:
+            self._agent = await make_agent(self.config.agent, self.config.sampling)
+            self.journal = Journal(self.config, self.filed)
+        return Miner(
+            environment_class,
+            self._agent,
+            self.config.counterfactual,
+            self.config.limits,
+            self.config.seed,
+            self.cost,
+            self.tell,
+            self.journal,
+        )
+
+    def forget(self) -> None:
+        """Removes what a resumed run would need; call it when the pairs are written."""
+        if self.journal is not None:
+            self.journal.remove()
+
+    def _ledger(self, item: str) -> Ledger:
+        self.ledgers.append(Ledger(item))
+        return self.ledgers[-1]
+
+
+def _conversation(item: SourcedTrajectory) -> SourcedTrajectory:
+    """The episode without its branches: two replies in one round must answer the same messages."""
+    turns = [turn for turn in item.trajectory.turns if turn.prompt is None]
+    if len(turns) == len(item.trajectory.turns):
+        return item
+    return replace(item, trajectory=item.trajectory.model_copy(update={"turns": turns}))
+
+
+# Limits on pairs per reason: a maximum number, and a maximum share of all pairs.
+
+
+def balanced(
+    pairs: Sequence[Pair],
+    caps: Mapping[str, int],
+    shares: Mapping[str, float],
+    ledger: Ledger,
+    *,
+    seed: int,
+) -> list[Pair]:
+    """The pairs within caps and shares, sampled by `seed`, in their original order."""
+    counts = Counter(str(pair.reason) for pair in pairs)
+    capped = {reason: min(count, caps.get(reason, count)) for reason, count in counts.items()}
+    allowed = _within(capped, shares)
+    places: defaultdict[str, list[int]] = defaultdict(list)
+    for place, pair in enumerate(pairs):
+        places[str(pair.reason)].append(place)
+    kept: set[int] = set()
+    for reason, of_reason in places.items():
+        Random(f"{seed} {reason}").shuffle(of_reason)  # noqa: S311  no secret
+        kept |= set(of_reason[: allowed[reason]])
+        if cut := counts[reason] - capped[reason]:
+            ledger.drop(f"{reason}_over_its_cap", cut)
+        if cut := capped[reason] - allowed[reason]:
+            ledger.drop(f"{reason}_over_its_share", cut)
+    ledger.keep(len(kept))
+    return [pair for place, pair in enumerate(pairs) if place in kept]
+
+
+def _within(counts: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, int]:
+    """The largest counts such that no reason has more than its share of the remaining pairs.
+
+    Each cut reduces the total and with it the other limits, so it is repeated until nothing
+    changes. Counts stay fractions until the end, so that rounding errors do not add up. Every
+    reason keeps at least one pair.
+    """
+    if counts and all(reason in shares for reason in counts):
+        # If every reason has a share and they add up to less than 1, they are relative.
+        whole = min(1.0, sum(shares[reason] for reason in counts))
+        shares = {reason: shares[reason] / whole for reason in counts}
+    total, before = float(sum(counts.values())), inf
+    allowed: dict[str, float] = dict(counts)
+    while before - total > 1e-9:
+        allowed = {reason: min(count, shares.get(reason, 1.0) * total) for reason, count in counts.items()}
+        before, total = total, sum(allowed.values())
+    return {reason: min(counts[reason], max(1, floor(most + 1e-6))) for reason, most in allowed.items()}

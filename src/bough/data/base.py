@@ -1,0 +1,406 @@
+"""What a file format is, and the functions that every reader of rows needs.
+
+A format turns one row (a JSON object) into one record and, where it can be written,
+back. A row that cannot be read raises `RowError` with one of the reasons below.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import date, time
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from bough.errors import RowError
+from bough.files import text_digest
+from bough.types import Group, Message, Pair, Task, Trajectory, Turn, conversation, split_conversation
+
+Row = dict[str, Any]
+Sample = Trajectory | Pair | Group
+Read = TypeVar("Read", bound=Sample)
+
+REASONS = {
+    "not_json": "the line is not a JSON object",
+    "not_utf8": "the line is not UTF-8 text",
+    "torn": "the last line was cut off while it was written",
+    "damaged": "the file cannot be unpacked any further",
+    "too_large": "the row is larger than any record",
+    "unknown_format": "no format has these columns",
+    "newer_schema": "written by a newer Bough",
+    "missing_field": "a column the format needs is absent or null",
+    "wrong_type": "a value is of another type than the format says",
+    "wrong_length": "a list has another length than the format says",
+    "not_finite": "a number is NaN or infinite",
+    "empty_completion": "a reply that should be trained is empty",
+    "same_reply": "chosen equals rejected",
+    "unbalanced_roles": "the roles do not alternate as a conversation does",
+    "cannot_express": "the record contains something that the target format cannot express",
+}
+
+
+@dataclass(frozen=True)
+class Format:
+    """One file format: how to recognise, read and (if `write` is given) write it."""
+
+    name: str
+    about: str
+    matches: Callable[[Row], bool]
+    read: Callable[[Row], Sample]
+    write: Callable[[Sample], Row] | None = None
+
+
+def reader(read: Callable[[Row], Read]) -> Callable[[Row], Read]:
+    """`read`, with every error about a row turned into a RowError."""
+
+    @functools.wraps(read)
+    def guarded(row: Row) -> Read:
+        try:
+            return read(row)
+        except ValidationError as error:
+            raise row_error(error) from None
+        except UnicodeEncodeError:
+            raise RowError("not_utf8", "a text contains a lone surrogate (half a character)") from None
+        except RecursionError:
+            raise RowError("wrong_type", "the row is nested too deeply") from None
+
+    return guarded
+
+
+def field(row: Row, key: str, kind: type | tuple[type, ...], where: str = "") -> Any:
+    """`row[key]`, which must be present, not null, and of `kind`."""
+    value = optional(row, key, kind, where)
+    if value is None:
+        raise RowError("missing_field", f'{where}"{key}" is missing')
+    return value
+
+
+def optional(row: Row, key: str, kind: type | tuple[type, ...], where: str = "") -> Any:
+    """`row[key]`, which must be of `kind`, or None if it is absent or null."""
+    value = row.get(key)
+    return None if value is None else typed(value, kind, f'{where}"{key}"')
+
+
+def typed(value: Any, kind: type | tuple[type, ...], what: str) -> Any:
+    """`value`, which must be of `kind` (a bool is not a number) and, if it is text, valid Unicode."""
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        names = " or ".join(JSON_NAMES[k] for k in kinds if k is not int or float not in kinds)
+        raise RowError("wrong_type", f"{what} is {_json_name(value)}; it must be {names}")
+    return jsonable(value) if isinstance(value, str) else value
+
+
+def number(row: Row, key: str, where: str = "") -> float | None:
+    """`row[key]` as a finite float, None if it is absent."""
+    return None if row.get(key) is None else finite(row[key], f'{where}"{key}"')
+
+
+def finite(value: Any, what: str) -> float:
+    """`value`, which must be a number, as a finite float."""
+    try:
+        converted = float(typed(value, (int, float), what))
+    except OverflowError:
+        converted = math.inf
+    if not math.isfinite(converted):
+        raise RowError("not_finite", f"{what} is {converted}; it must be a finite number")
+    return converted
+
+
+def rest(row: Row, *known: str) -> dict[str, Any]:
+    """The columns a format gives no meaning to: kept in `info`, so nothing is lost."""
+    columns = jsonable({key: value for key, value in row.items() if key not in known})
+    return {key: value for key, value in columns.items() if value is not None}
+
+
+def jsonable(value: Any) -> Any:
+    """`value` as JSON can express it: NaN (a missing number in a table) as null, a date as text.
+
+    Half a character (a lone surrogate, which JSON's escapes allow) raises UnicodeEncodeError.
+    """
+    if isinstance(value, dict):
+        return {jsonable(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [jsonable(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, str):
+        value.encode()
+    return value
+
+
+def split_turns(
+    messages: list[Message], *, begin: int | None = None, trained: Iterable[bool] | None = None
+) -> tuple[list[Message], list[Turn]]:
+    """A conversation as start and turns, its roles checked.
+
+    The start is what stands before message `begin` (default: the first assistant
+    message); from there on every assistant message opens a turn and what follows it, up
+    to the next one, is its observation. `trained` says for each turn whether it is
+    trained (default: all are).
+    """
+    check_roles(messages)
+    if begin is None:
+        begin = next((i for i, message in enumerate(messages) if message.role == "assistant"), len(messages))
+    before, turns = split_conversation(messages[begin:])
+    if not turns:
+        raise RowError("unbalanced_roles", "no assistant message: there is nothing to train")
+    if before:
+        raise RowError("unbalanced_roles", f"message {begin} is a {before[0].role} message; it must be a reply")
+    flags = [True] * len(turns) if trained is None else list(trained)
+    replies = [i for i, message in enumerate(messages) if message.role == "assistant" and i >= begin]
+    for i, turn, flag in zip(replies, turns, flags, strict=True):
+        if flag and turn.reply.empty:
+            raise RowError("empty_completion", f"message {i} (assistant) is empty")
+    return messages[:begin], [t.model_copy(update={"trained": flag}) for t, flag in zip(turns, flags, strict=True)]
+
+
+def check_roles(messages: list[Message]) -> None:
+    """A system message only first, an assistant only after user or tool, a tool only after a tool call."""
+    previous: Message | None = None
+    for i, message in enumerate(messages):
+        if message.role == "system" and previous is not None:
+            raise RowError("unbalanced_roles", f"message {i} is a system message; only the first message may be one")
+        if message.role == "assistant" and (previous is None or previous.role not in ("user", "tool")):
+            before = previous.role if previous else "nothing"
+            raise RowError(
+                "unbalanced_roles", f"message {i} is an assistant message after {before}; it must follow user or tool"
+            )
+        if message.role == "tool" and not (previous and (previous.role == "tool" or previous.tool_calls)):
+            raise RowError("unbalanced_roles", f"message {i} is a tool message that answers no tool call")
+        previous = message
+
+
+def digest(*messages: Message) -> str:
+    """A short name for these messages; equal messages have equal names on any machine."""
+    return text_digest("".join(f"{message.model_dump_json(exclude_defaults=True)}\n" for message in messages), size=8)
+
+
+JSON_NAMES: dict[type, str] = {
+    str: "a string",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "an object",
+    type(None): "null",
+}
+
+
+def _json_name(value: Any) -> str:
+    return JSON_NAMES.get(type(value), type(value).__name__)
+
+
+def row_error(error: ValidationError) -> RowError:
+    """The errors of pydantic in one sentence, with the reason of the first."""
+    findings = error.errors(include_url=False, include_context=False, include_input=False)
+    sentences = [f"{_place(finding['loc'])}{finding['msg'].removeprefix('Value error, ')}" for finding in findings[:3]]
+    if len(findings) > 3:
+        sentences.append(f"and {len(findings) - 3} more")
+    first = findings[0]
+    reason = {"missing": "missing_field", "finite_number": "not_finite"}.get(first["type"], "wrong_type")
+    if '"rejected" equals "chosen"' in first["msg"]:
+        reason = "same_reply"
+    return RowError(reason, "; ".join(sentences))
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    if not location:
+        return ""
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
+    return f'"{path if len(path) <= 80 else path[:79] + "…"}": '
+
+
+# The fields of a record besides its messages, as columns with the same names in every format.
+# `id` names an episode; `task_id`, `environment`, `seed` and `task_data` say of which task; `reward` is the reward of
+# that name and `rewards` holds the others; `success` and `stop` say how it ended; `reason` and `margin` why a pair's
+# chosen side is better. Any other column is kept in `info` and comes back from there as a column.
+
+TASK = ("task_id", "environment", "seed", "task_data")
+ENDING = ("reward", "rewards", "success", "stop")
+
+
+def read_task(row: Row, start: list[Message], unnamed: str | None = None) -> Task:
+    """The task of a row. If it has no name and no `unnamed` is given, rows with the same start have the same task."""
+    return Task(
+        id=name(row, "task_id") or unnamed or digest(*start),
+        environment=optional(row, "environment", str),
+        seed=optional(row, "seed", int),
+        data=jsonable(optional(row, "task_data", dict) or {}),
+    )
+
+
+def read_trajectory(row: Row, start: list[Message], turns: list[Turn], *own: str, **more: Any) -> Trajectory:
+    """The trajectory of a row; the format itself reads the columns `own`."""
+    return Trajectory(
+        id=name(row, "id") or digest(*conversation(start, turns)),
+        task=read_task(row, start, unnamed=name(row, "id")),
+        start=start,
+        turns=turns,
+        **read_ending(row),
+        **more,
+        info=rest(row, *own, "id", *TASK, *ENDING),
+    )
+
+
+def read_ending(row: Row, where: str = "") -> Row:
+    """How an episode ended: rewards, success and what stopped it."""
+    others = optional(row, "rewards", dict, where) or {}
+    rewards = {jsonable(key): number(others, key, f'{where}"rewards" ') for key in others}
+    reward = number(row, "reward", where)
+    return {
+        "rewards": rewards if reward is None else {"reward": reward, **rewards},
+        "success": optional(row, "success", bool, where),
+        "stop": optional(row, "stop", str, where),
+    }
+
+
+def read_pair(
+    row: Row,
+    start: list[Message],
+    chosen: list[Turn],
+    rejected: list[Turn],
+    *own: str,
+    unnamed: str | None = None,
+    margin: str = "margin",
+    **more: Any,
+) -> Pair:
+    """The pair of a row; the format itself reads the columns `own`."""
+    if [turn.reply for turn in chosen] == [turn.reply for turn in rejected]:
+        raise RowError("same_reply", '"rejected" equals "chosen"; a preference pair needs two different replies')
+    return Pair(
+        task=read_task(row, start, unnamed),
+        start=start,
+        chosen=chosen,
+        rejected=rejected,
+        reason=optional(row, "reason", str),
+        margin=number(row, margin),
+        **more,
+        info=rest(row, *own, "reason", margin, *TASK),
+    )
+
+
+def name(row: Row, key: str, where: str = "") -> str | None:
+    """`row[key]` as a name: text, or a whole number as text; None if there is none."""
+    value = optional(row, key, (str, int), where)
+    try:
+        return None if value is None or value == "" else str(value)
+    except ValueError:  # Python refuses to print whole numbers of thousands of digits
+        raise RowError("wrong_type", f'{where}"{key}" is a number too long for a name') from None
+
+
+def write_task(task: Task) -> Row:
+    """The columns that `read_task` reads."""
+    return given(task_id=task.id, environment=task.environment, seed=task.seed, task_data=task.data)
+
+
+def write_id(trajectory: Trajectory) -> Row:
+    """The column `id`, unless it is the id that a reader would generate."""
+    return {} if trajectory.id == digest(*trajectory.messages) else {"id": trajectory.id}
+
+
+def write_ending(trajectory: Trajectory) -> Row:
+    """The columns that `read_ending` reads."""
+    rewards = dict(trajectory.rewards)
+    reward = rewards.pop("reward") if rewards.get("reward") is not None else None
+    return given(reward=reward, rewards=rewards, success=trajectory.success, stop=trajectory.stop)
+
+
+def given(**columns: Any) -> Row:
+    """The columns that are neither null nor empty."""
+    return {key: value for key, value in columns.items() if value is not None and value not in ({}, [])}
+
+
+# Lossless writing: a row is written only if reading it gives the same record.
+# Every other format is smaller than ours. Rather than list what each has no place for, a writer puts down what it can
+# and lets its own reader judge. Two things may be lost, and only these: the exact tokens of calls, and nulls among
+# `info`. Formats that other programs read strictly have the conversation alone; for them `same_conversation` is the
+# judge.
+
+Kind = TypeVar("Kind", bound=Sample)
+# A message, and whether it is trained (only replies are).
+Spoken = tuple[Message, bool]
+_CALLS = {"__all__": {"call"}}
+_TURNS = {"turns": _CALLS, "chosen": _CALLS, "rejected": _CALLS}
+_LOST: Any = {**_TURNS, "attempts": {"__all__": _TURNS}}
+
+
+def expect(record: Sample, kind: type[Kind], name: str) -> Kind:
+    """`record`, which must be of the kind that the format `name` can express."""
+    if not isinstance(record, kind):
+        raise RowError("cannot_express", f"{name} cannot express a {type(record).__name__.lower()}")
+    return record
+
+
+def faithful(name: str, record: Sample, row: Row, read: Callable[[Row], Read]) -> Row:
+    """`row`, if `read` turns it back into `record`; otherwise RowError("cannot_express") says what would be lost."""
+    try:
+        again = read(row)
+    except RowError as error:
+        raise RowError("cannot_express", f"{name} cannot express this record: {error}") from None
+    place = _difference(_comparable(record), _comparable(again))
+    if place is not None:
+        raise RowError("cannot_express", f"{name} cannot express {place} of this record")
+    return row
+
+
+def same_conversation(name: str, record: Sample, row: Row, read: Callable[[Row], Read]) -> Row:
+    """`row`, if `read` finds the same messages, trained replies and tools in it. Ids of tool calls may differ."""
+    try:
+        again = read(row)
+    except RowError as error:
+        raise RowError("cannot_express", f"{name} cannot express this record: {error}") from None
+    place = _difference(_conversation(record), _conversation(again))
+    if place is not None:
+        raise RowError("cannot_express", f"{name} cannot express {place} of this record")
+    return row
+
+
+def context(message: Message) -> Spoken:
+    """A message that is not trained."""
+    return message, False
+
+
+def spoken(turns: list[Turn]) -> list[Spoken]:
+    """The messages of turns."""
+    return [said for turn in turns for said in ((turn.reply, turn.trained), *map(context, turn.observation))]
+
+
+def _conversation(record: Sample) -> Row:
+    assert not isinstance(record, Group)
+    if isinstance(record, Pair):
+        sides = {"chosen": spoken(record.chosen), "rejected": spoken(record.rejected)}
+        return {"start": [_said(context(one)) for one in record.start], "tools": record.tools} | {
+            side: [_said(one) for one in said] for side, said in sides.items()
+        }
+    said = [*map(context, record.start), *spoken(record.turns)]
+    return {"messages": [_said(one) for one in said], "tools": record.tools}
+
+
+def _said(one: Spoken) -> Row:
+    message, trained = one
+    ids: Any = {"tool_call_id": True, "tool_calls": {"__all__": {"id"}}}
+    return message.model_dump(exclude=ids) | {"trained": trained}
+
+
+def _comparable(record: Sample) -> Row:
+    dump = record.model_dump(exclude=_LOST)
+    for part in (dump, *dump.get("attempts", ())):
+        part["info"] = {key: value for key, value in part["info"].items() if value is not None}
+    return dump
+
+
+def _difference(wanted: Any, got: Any, place: str = "") -> str | None:
+    """The path of the first difference."""
+    if wanted == got:
+        return None
+    parts: list[tuple[str, Any, Any]] = []
+    if isinstance(wanted, dict) and isinstance(got, dict):
+        parts = [(f"{place}.{key}".lstrip("."), wanted.get(key), got.get(key)) for key in {**wanted, **got}]
+    elif isinstance(wanted, list) and isinstance(got, list) and len(wanted) == len(got):
+        parts = [(f"{place}[{i}]", left, right) for i, (left, right) in enumerate(zip(wanted, got, strict=True))]
+    return next((found for path, left, right in parts if (found := _difference(left, right, path))), place)

@@ -1,0 +1,388 @@
+"""Reads the records of any data file: streams it, detects the format, reports every bad row.
+
+for trajectory in read("sft.jsonl"):              # the first bad row is an InputError
+reader = Reader("sft.jsonl", on_error="skip")     # bad rows are skipped and counted
+records = list(reader); reader.skipped            # Counter({"missing_field": 2})
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, median
+from typing import Any, Literal
+
+from pydantic_core import from_json
+
+from bough.data.base import Format, Row, Sample
+from bough.data.formats import FORMATS, detect, named
+from bough.data.lines import Content, files, lines
+from bough.errors import InputError, RowError
+from bough.ledger import plural
+from bough.types import Group, Pair, Trajectory, Turn
+
+OnError = Literal["skip", "stop"]
+# Enough rows to outvote a few damaged ones at the top of a file.
+ROWS_TO_DETECT = 100
+# Fewer if they are large: they are kept in memory until the format is known.
+BYTES_TO_DETECT = 16 << 20
+# Rows that are handed on together.
+ROWS_AT_ONCE = 32
+BYTES_AT_ONCE = 1 << 20
+Numbered = tuple[int, Content]
+
+
+@dataclass(frozen=True)
+class Place:
+    """The file and line of a record."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class Reader:
+    """Iterates over the records of a file or a folder of shards, in constant memory.
+
+    During and after the iteration: `rows` counts the rows seen, `skipped` the bad ones by
+    reason, `format` is the format of the current file, `place` the place of the last record.
+    A last line cut off by a crash is counted as "torn" and never stops the reading.
+    """
+
+    def __init__(
+        self,
+        source: str | Path,
+        *,
+        format: str = "auto",
+        on_error: OnError = "stop",
+        on_problem: Callable[[Problem], None] | None = None,
+    ) -> None:
+        self.source = source
+        self.on_error = on_error
+        self.on_problem = on_problem
+        self.forced = None if format == "auto" else named(format)
+        self.format: Format | None = self.forced
+        self.rows = 0
+        self.skipped: Counter[str] = Counter()
+        self.place = Place(str(source), 0)
+
+    def __iter__(self) -> Iterator[Sample]:
+        for rows in raw_rows(self.source, self.forced):
+            self.format = rows.format
+            for number, found in rows.read():
+                self.rows += 1
+                self.place = Place(rows.file, number)
+                if isinstance(found, RowError):
+                    self._report(Problem(rows.file, number, found.reason, str(found)))
+                else:
+                    yield found
+
+    def _report(self, problem: Problem) -> None:
+        self.skipped[problem.reason] += 1
+        if self.on_problem:
+            self.on_problem(problem)
+        if self.on_error == "stop" and problem.reason != "torn":
+            raise InputError(str(problem))
+
+
+def read(source: str | Path, *, format: str = "auto", on_error: OnError = "stop") -> Iterator[Sample]:
+    """The records of a file or a folder of shards."""
+    return iter(Reader(source, format=format, on_error=on_error))
+
+
+@dataclass(frozen=True)
+class RawRows:
+    """Neighbouring rows of a file that are not read yet, so that another process can read them.
+
+    `format` is the file's; None if it is not known, then each row is asked for its own.
+    """
+
+    file: str
+    format: Format | None
+    contents: list[Numbered]
+
+    def read(self) -> Iterator[tuple[int, Sample | RowError]]:
+        """Each row's number with its record, or with what is wrong with it."""
+        for number, content in self.contents:
+            try:
+                row = parse(content)
+                yield number, (self.format or detect(row)).read(row)
+            except RowError as error:
+                yield number, error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A format is its functions; another process finds it by its name."""
+        return _raw_rows, (self.file, self.format.name if self.format else None, self.contents)
+
+
+def _raw_rows(file: str, format: str | None, contents: list[Numbered]) -> RawRows:
+    return RawRows(file, FORMATS[format] if format else None, contents)
+
+
+def raw_rows(source: str | Path, format: Format | None = None) -> Iterator[RawRows]:
+    """The rows of a file or a folder of shards, a few at a time. Without a `format` each file's is detected."""
+    for path in files(source):
+        contents = _contents(path)
+        first = [] if format else _first(contents)
+        found = format or most_common_format([row for _, row in first if isinstance(row, dict)])
+        chunk, size = list[Numbered](), 0
+        for number, content in itertools.chain(first, contents):
+            chunk.append((number, content))
+            size += _size(content)
+            if len(chunk) == ROWS_AT_ONCE or size > BYTES_AT_ONCE:
+                yield RawRows(str(path), found, chunk)
+                chunk, size = [], 0
+        if chunk:
+            yield RawRows(str(path), found, chunk)
+
+
+def _first(contents: Iterator[Numbered]) -> list[Numbered]:
+    """The first rows, parsed."""
+    first, size = list[Numbered](), 0
+    for number, content in itertools.islice(contents, ROWS_TO_DETECT):
+        try:
+            first.append((number, parse(content)))
+        except RowError as error:
+            first.append((number, error))
+        size += _size(content)
+        if size > BYTES_TO_DETECT:
+            break
+    return first
+
+
+def _contents(path: Path) -> Iterator[Numbered]:
+    """The numbered contents of a file without its blank lines; a file that is damaged ends in a RowError."""
+    number = 0
+    try:
+        for number, content in lines(path):
+            if not isinstance(content, bytes) or content.strip():
+                yield number, content
+    except RowError as error:
+        yield number + 1, error
+
+
+def _size(content: Content) -> int:
+    return len(content) if isinstance(content, bytes) else 0
+
+
+def parse(content: Content) -> Row:
+    """One line's JSON object."""
+    if isinstance(content, dict):
+        return content
+    if isinstance(content, RowError):
+        raise content
+    try:
+        row = from_json(content)
+    except ValueError as error:
+        _check_utf8(content)
+        reason = "not_json" if content.endswith(b"\n") else "torn"
+        what = "not JSON" if reason == "not_json" else "the last line is cut off"
+        raise RowError(reason, f"{what}: {_in_line(error)}") from None
+    if not isinstance(row, dict):
+        raise RowError("not_json", "the line is JSON but not an object")
+    return row
+
+
+def _in_line(error: ValueError) -> str:
+    """What the parser says, with the column alone: its line 1 is any line of the file."""
+    return str(error).replace(" at line 1 column ", " at column ").replace("expected ident", "expected a JSON value")
+
+
+def _check_utf8(content: bytes) -> None:
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        raise RowError(
+            "not_utf8", f"not UTF-8: byte {error.object[error.start]:#04x} at column {error.start + 1}"
+        ) from None
+
+
+def most_common_format(rows: list[Row]) -> Format | None:
+    """The format of most of these rows; None if no row's format is known."""
+    votes: Counter[str] = Counter()
+    for row in rows:
+        try:
+            votes[detect(row).name] += 1
+        except RowError:
+            continue
+    return FORMATS[votes.most_common(1)[0][0]] if votes else None
+
+
+# Bad rows of a data file, with repeats of one problem grouped.
+
+# The first places of a problem are enough to find it; the counts are always complete.
+PLACES_SHOWN = 5
+GROUPS_SHOWN = 50
+# What differs between two messages about the same problem: values in quotes, and numbers.
+_VALUE = re.compile(r"'[^']*'|0x[0-9a-f]+|\d+")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One bad row."""
+
+    file: str
+    line: int
+    reason: str
+    message: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.line}"
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message}"
+
+
+@dataclass
+class ProblemGroup:
+    """Rows with the same problem: the first of them, and the places of the first few."""
+
+    first: Problem
+    count: int = 0
+    places: list[str] = field(default_factory=list)
+
+    def add(self, problem: Problem) -> None:
+        self.count += 1
+        if len(self.places) < PLACES_SHOWN:
+            self.places.append(problem.place)
+
+    def __str__(self) -> str:
+        if self.count == 1:
+            return str(self.first)
+        more = ", …" if self.count > len(self.places) else ""
+        return f"{self.first} ({self.count} rows, also {', '.join(self.places[1:])}{more})"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "reason": self.first.reason,
+            "message": self.first.message,
+            "count": self.count,
+            "first_places": self.places,
+        }
+
+
+class Problems:
+    """Collects bad rows in bounded memory. `reasons` counts all of them."""
+
+    def __init__(self) -> None:
+        self.reasons: Counter[str] = Counter()
+        self._groups: dict[tuple[str, str], ProblemGroup] = {}
+        self._others = 0
+
+    def add(self, problem: Problem) -> None:
+        self.reasons[problem.reason] += 1
+        key = (problem.reason, _VALUE.sub("…", problem.message))
+        if key not in self._groups and len(self._groups) == GROUPS_SHOWN:
+            self._others += 1
+            return
+        self._groups.setdefault(key, ProblemGroup(problem)).add(problem)
+
+    def __iter__(self) -> Iterator[ProblemGroup]:
+        """The groups, in the order in which they were first seen."""
+        return iter(self._groups.values())
+
+    def __bool__(self) -> bool:
+        return bool(self.reasons)
+
+    def lines(self) -> list[str]:
+        """One line per group."""
+        more = [f"and {plural(self._others, 'more row')} with other problems"] if self._others else []
+        return [*map(str, self), *more]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [group.to_json() for group in self]
+
+
+# Statistics of a data file: one pass, a few bytes of memory per record.
+
+
+class Statistics:
+    """Add records, then ask for `rows` ((name, value) lines to print) or `to_json`."""
+
+    def __init__(self) -> None:
+        self.kinds: Counter[str] = Counter()
+        self.outcomes: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
+        self.turns: Counter[str] = Counter()
+        self.unscored: Counter[str] = Counter()
+        self.tasks: set[str] = set()
+        self.tokens: Counter[str] = Counter()
+        self.numbers: defaultdict[str, array[float]] = defaultdict(lambda: array("d"))
+
+    def add(self, sample: Sample) -> None:
+        self.kinds[type(sample).__name__.lower()] += 1
+        self.tasks.add(sample.task.id)
+        if isinstance(sample, Trajectory):
+            self._add_trajectory(sample)
+        elif isinstance(sample, Pair):
+            self._add_pair(sample)
+        else:
+            self._add_group(sample)
+
+    def _add_trajectory(self, trajectory: Trajectory) -> None:
+        self.outcomes[{True: "success", False: "failure", None: "unknown"}[trajectory.success]] += 1
+        self.numbers["turns per trajectory"].append(len(trajectory.turns))
+        for name, value in trajectory.rewards.items():
+            if value is None:
+                self.unscored[name] += 1
+            else:
+                self.numbers[f"reward: {name}"].append(value)
+        self._add_turns(trajectory.turns)
+
+    def _add_pair(self, pair: Pair) -> None:
+        self.reasons[pair.reason or "no reason given"] += 1
+        if pair.margin is not None:
+            self.numbers["margin"].append(pair.margin)
+        self.numbers["messages before the pair splits"].append(len(pair.start))
+        self._add_turns(pair.chosen)
+        self._add_turns(pair.rejected)
+
+    def _add_group(self, group: Group) -> None:
+        self.numbers["attempts per group"].append(len(group.attempts))
+        for attempt in group.attempts:
+            self._add_trajectory(attempt)
+
+    def _add_turns(self, turns: list[Turn]) -> None:
+        for turn in turns:
+            self.turns["trained" if turn.trained else "context only"] += 1
+            if turn.correction is not None:
+                self.turns["corrected"] += 1
+            self.numbers["characters per reply"].append(len(turn.reply.content))
+            if turn.reward is not None:
+                self.numbers["reward per turn"].append(turn.reward)
+            if turn.reply.tool_calls:
+                self.turns["with tool calls"] += 1
+            if turn.call is not None:
+                self.turns["with exact tokens"] += 1
+                self.tokens["shown"] += len(turn.call.prompt_ids)
+                self.tokens["answered"] += len(turn.call.completion_ids)
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        yield "tasks", f"{len(self.tasks):,}"
+        for name, counter in self._counters().items():
+            yield name, ", ".join(f"{count:,} {what}" for what, count in counter.most_common())
+        for name, values in self.numbers.items():
+            yield name, f"min {min(values):g}, median {median(values):g}, mean {mean(values):.4g}, max {max(values):g}"
+
+    def to_json(self) -> dict[str, Any]:
+        counters = {name.replace(" ", "_"): dict(counter.most_common()) for name, counter in self._counters().items()}
+        numbers = {
+            name: {"min": min(values), "median": median(values), "mean": mean(values), "max": max(values)}
+            for name, values in self.numbers.items()
+        }
+        return {"tasks": len(self.tasks), **counters, "numbers": numbers}
+
+    def _counters(self) -> dict[str, Counter[str]]:
+        named = {
+            "records": self.kinds, "outcomes": self.outcomes, "reasons": self.reasons,
+            "turns": self.turns, "tokens": self.tokens, "not scored": self.unscored,
+        }  # fmt: skip
+        return {name: counter for name, counter in named.items() if counter}

@@ -1,0 +1,134 @@
+"""A record as a readable, coloured transcript."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.rule import Rule
+from rich.text import Text
+
+from bough.data.base import Sample
+from bough.data.bough import common_prefix
+from bough.ledger import plural
+from bough.terminal.console import printable
+from bough.types import Call, Group, Message, Pair, Task, Trajectory, Turn
+
+COLOURS = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}
+
+
+def show(console: Console, sample: Sample, title: str) -> None:
+    """Prints one trajectory, pair or group."""
+    console.print(Rule(Text(printable(title)), style="dim"))
+    for line in _lines(sample):
+        console.print(line)
+
+
+def _lines(sample: Sample) -> Iterator[Text]:
+    if isinstance(sample, Trajectory):
+        yield from _trajectory(sample)
+    elif isinstance(sample, Pair):
+        yield from _pair(sample)
+    else:
+        yield from _group(sample)
+
+
+def _trajectory(trajectory: Trajectory) -> Iterator[Text]:
+    yield _task(trajectory.task)
+    yield from map(_message, trajectory.start)
+    yield from _turns(trajectory.turns)
+    yield _outcome(trajectory)
+
+
+def _pair(pair: Pair) -> Iterator[Text]:
+    yield _task(pair.task)
+    yield from map(_message, pair.start)
+    yield Text("✓ chosen", "bold green")
+    yield from _turns(pair.chosen)
+    yield Text("✗ rejected", "bold red")
+    yield from _turns(pair.rejected)
+    facts = [
+        f"reason {pair.reason}" if pair.reason else "",
+        f"margin {pair.margin:g}" if pair.margin is not None else "",
+    ]
+    yield Text(printable(", ".join(filter(None, facts))), "bold")
+
+
+def _group(group: Group) -> Iterator[Text]:
+    yield _task(group.task)
+    yield from map(_message, group.attempts[0].start)
+    for number, attempt in enumerate(group.attempts, 1):
+        yield Text(f"attempt {number} of {len(group.attempts)}", "bold")
+        yield from _turns(attempt.turns)
+        yield _outcome(attempt)
+
+
+def _task(task: Task) -> Text:
+    facts = [f"task {task.id}", task.environment or "", f"seed {task.seed}" if task.seed is not None else ""]
+    return Text(printable(" · ".join(filter(None, facts))), "dim")
+
+
+def _turns(turns: list[Turn]) -> Iterator[Text]:
+    for number, turn in enumerate(turns, 1):
+        notes = [] if turn.trained else ["not trained"]
+        if turn.prompt is not None:
+            notes.append("a branch")
+            yield from map(_message, turn.prompt[-1:])
+        if turn.reward is not None:
+            notes.append(f"reward {turn.reward:g}")
+        if turn.call is not None:
+            notes.append(f"{len(turn.call.prompt_ids)} + {len(turn.call.completion_ids)} tokens")
+        if turn.correction is not None:
+            notes.append("corrected below")
+        yield _message(turn.reply, note=f" {number}" + (f" ({', '.join(notes)})" if notes else ""))
+        if turn.correction is not None:
+            yield _message(turn.correction, note=f" {number}, corrected")
+        if turn.error:
+            yield Text(printable(f"  error: {turn.error}"), "red")
+        yield from map(_message, turn.observation)
+
+
+def _message(message: Message, note: str = "") -> Text:
+    line = Text(f"{message.role}{note}: ", f"bold {COLOURS[message.role]}")
+    if message.reasoning:
+        line.append(printable(f"({message.reasoning}) "), "dim italic")
+    line.append(printable(message.content), "" if message.role == "assistant" else "dim")
+    for call in message.tool_calls:
+        arguments = ", ".join(f"{key}={value!r}" for key, value in call.arguments.items())
+        line.append(printable(f"\n  → {call.name}({arguments})"), "green")
+    return line
+
+
+def _outcome(trajectory: Trajectory) -> Text:
+    word, colour = {True: ("success", "green"), False: ("failure", "red"), None: ("outcome unknown", "dim")}[
+        trajectory.success
+    ]
+    rewards = [
+        f"{name} {'not scored' if value is None else f'{value:g}'}" for name, value in trajectory.rewards.items()
+    ]
+    stop = [f"stopped: {trajectory.stop}"] if trajectory.stop else []
+    return Text(printable(" · ".join([word, *stop, *rewards])), f"bold {colour}")
+
+
+# Tokens in colour: trained tokens are green between ⟦ ⟧, all others are context.
+
+# Neighbouring tokens differ in shade to show their boundaries.
+SHADES = ("bold green", "bold bright_green underline")
+
+
+def coloured(calls: list[Call], tokenizer: Any) -> Iterator[Text]:
+    """One text per call; the prefix shared with the call before is not repeated."""
+    previous: list[int] = []
+    for number, call in enumerate(calls, 1):
+        shared = common_prefix(previous, call.prompt_ids)
+        text = Text(f"call {number}: ", "bold")
+        if shared:
+            text.append(f"… {plural(shared, 'shared token')} … ", "dim italic")
+        text.append(printable(tokenizer.decode(call.prompt_ids[shared:])), "dim")
+        text.append("⟦", "green")
+        for i, token in enumerate(call.completion_ids):
+            text.append(printable(tokenizer.decode([token])), SHADES[i % 2])
+        text.append("⟧", "green")
+        yield text
+        previous = call.prompt_ids + call.completion_ids

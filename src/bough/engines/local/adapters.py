@@ -1,0 +1,489 @@
+"""Adapters by name on a model's own layers: each token of a pass is computed with the adapter of its episode.
+
+Only within a pass do layers compute so; between passes the model is as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from bough.errors import BoughError, InputError
+from bough.policy.adapters import ACTOR, AdapterWeights, LoraPair, adapted_layers, has_adapter
+from bough.policy.policy import Policy
+
+if TYPE_CHECKING:
+    from bough.engines.local.fused import FusedDecoder
+
+
+class AdaptedLayers:
+    """The adapters by name of a policy.
+
+    With `stacked` they are prepared for plans that are `Stacked`, else for `Segments`. With
+    `in_order`, a pass reads several episodes, and a layer must be given all of its tokens in order.
+    """
+
+    def __init__(self, policy: Policy, *, fold: Fold | None, dtype: torch.dtype, stacked: bool, in_order: bool) -> None:
+        self.policy, self.fold, self.dtype = policy, fold, dtype
+        self.stacked, self.in_order = stacked, in_order
+        self.slots = Slots()
+        self._layers: dict[str, AdaptedLayer] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.slots)
+
+    def check(self, weights: AdapterWeights) -> None:
+        """InputError if the model cannot be computed with such an adapter."""
+        targets(self.policy, weights)
+        if self.in_order and (one := next((name for name in weights.layers if _one_of_several(name)), None)):
+            raise InputError(f"the adapter changes {one}, which reads only some of the tokens; use layout='general'")
+        for layer in adapted_layers(self.policy.model) if self.policy.has_adapter else ():
+            if linear_sizes(layer) is None:
+                raise InputError("the policy's own adapter changes more than linear layers; no other can be set")
+
+    def set(self, name: str, weights: AdapterWeights) -> None:
+        """Adds an adapter, or replaces the one of this name."""
+        if not self._layers and self.policy.has_adapter:
+            adapted = {id(layer) for layer in adapted_layers(self.policy.model)}
+            for path, module in self.policy.base.named_modules():
+                if id(module) in adapted:
+                    self._layers[path] = AdaptedLayer(module, self._bare(module))
+        for path, module in targets(self.policy, weights).items():
+            self._layers.setdefault(path, AdaptedLayer(module))
+        self._put(name, weights)
+
+    def remove(self, name: str) -> None:
+        self._put(name, AdapterWeights({}))
+        self.slots.free(name)
+        if not self:
+            self._layers = {}
+
+    @contextmanager
+    def applied(self, plan: Plan | None) -> Iterator[None]:
+        """Within it the layers compute as planned."""
+        layers = [] if plan is None else list(self._layers.values())
+        # A module may have a function of its own in place of its class's.
+        before = [layer.module.__dict__.get("forward") for layer in layers]
+        for layer in layers:
+            assert plan is not None
+            layer.own = layer.module.forward
+            layer.module.forward = partial(plan.compute, layer)
+        try:
+            yield
+        finally:
+            for layer, forward in zip(layers, before, strict=True):
+                if forward is None:
+                    del layer.module.forward
+                else:
+                    layer.module.forward = forward
+
+    def _put(self, name: str, weights: AdapterWeights) -> None:
+        slot = self.slots.take(name)
+        for path, layer in self._layers.items():
+            pair = weights.layers.get(path)
+            if self.stacked:
+                layer.stack = layer.stack or self._empty_stack(layer.module)
+                self.slots.version += layer.stack.put(slot, self.slots.capacity, [pair])
+            elif pair is None:
+                layer.pairs.pop(name, None)
+            else:
+                layer.pairs[name] = self._padded(pair)
+
+    def _padded(self, pair: LoraPair) -> LoraPair:
+        """With a rank that is a multiple of 8: products with odd numbers of columns are left to other code."""
+        down_RI, up_OR = (one.to(self.policy.device, self.dtype) for one in pair)
+        more = -len(down_RI) % RANKS
+        return LoraPair(nn.functional.pad(down_RI, (0, 0, 0, more)), nn.functional.pad(up_OR, (0, more)))
+
+    def _empty_stack(self, module: Any) -> Stack:
+        sizes = linear_sizes(module)
+        assert sizes is not None
+        return Stack([sizes[1]], sizes[0], first=1, dtype=self.dtype, device=self.policy.device)
+
+    def _bare(self, layer: Any) -> Callable[[Tensor], Tensor]:
+        """The layer without the policy's own adapter, which may be folded into its weights."""
+        if self.fold is None:
+            return lambda x: layer.base_layer(x)
+        weight, base = self.fold.unfolded(layer), layer.base_layer
+        return lambda x: nn.functional.linear(x, weight, base.bias)
+
+
+def _one_of_several(name: str) -> bool:
+    """Whether a layer is one of a list within its decoder layer, such as an expert."""
+    return sum(part.isdigit() for part in name.split(".")) > 1
+
+
+# The matrices of all adapters on a layer, stacked: each token is computed with its own in two matrix products.
+# The products are with all adapters' matrices side by side, and between the two, all numbers but those of a token's
+# own adapter are set to zero. That costs as much as one adapter of the ranks' sum, needs no sorting, and which token
+# has which adapter is read from a tensor: a recorded CUDA graph stays valid when it changes.
+
+SLOTS, RANKS = 4, 8  # stacks grow by multiples of these
+
+
+class Slots:
+    """The number of each adapter in the stacks. 0 is the policy without any of them.
+
+    `version` changes when a graph that was recorded before no longer computes what it should.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {"": 0}
+        self.capacity = 1
+        self.version = 0
+
+    def __bool__(self) -> bool:
+        return len(self._numbers) > 1
+
+    def __getitem__(self, name: str) -> int:
+        return self._numbers[name]
+
+    def take(self, name: str) -> int:
+        """The adapter's number, a new one if it has none."""
+        if name not in self._numbers:
+            taken = set(self._numbers.values())
+            number = next(number for number in range(len(taken) + 1) if number not in taken)
+            self.version += not self
+            self._numbers[name] = number
+            self.capacity = max(self.capacity, 1 + _rounded(number, SLOTS))
+        return self._numbers[name]
+
+    def free(self, name: str) -> None:
+        del self._numbers[name]
+        self.version += not self
+
+    def others(self, slot_T: Tensor) -> Tensor:
+        """Which adapters are not a token's own: [T, capacity, 1]."""
+        number_S = torch.arange(self.capacity, device=slot_T.device)
+        return (slot_T[:, None] != number_S)[..., None]
+
+
+class Stack:
+    """The adapters of layers that have the same input and whose outputs, of `sizes`, are joined.
+
+    `first` is the first slot that it has: 1 where slot 0 has no adapter.
+    """
+
+    def __init__(self, sizes: Sequence[int], width: int, *, first: int, dtype: torch.dtype, device: torch.device):
+        self._sizes, self._first = list(sizes), first
+        self._down_SRI = torch.zeros(0, 0, width, dtype=dtype, device=device)
+        self._up_SRO = torch.zeros(0, 0, sum(sizes), dtype=dtype, device=device)
+
+    @torch.inference_mode()  # as the tensors are made in it, and no others may be changed outside of it
+    def put(self, slot: int, capacity: int, pairs: Sequence[LoraPair | None]) -> bool:
+        """Replaces the adapter in a slot; a layer without a pair has none. True if the tensors are new ones."""
+        rank = sum(len(pair.down_RI) for pair in pairs if pair is not None)
+        grown = bool(rank or self) and self._make_room(capacity - self._first, rank)
+        if not self:
+            return False
+        slot -= self._first
+        self._down_SRI[slot] = 0
+        self._up_SRO[slot] = 0
+        row = begin = 0
+        for size, pair in zip(self._sizes, pairs, strict=True):
+            if pair is not None:
+                end = begin + len(pair.down_RI)
+                self._down_SRI[slot, begin:end] = pair.down_RI
+                self._up_SRO[slot, begin:end, row : row + size] = pair.up_OR.T
+                begin = end
+            row += size
+        return grown
+
+    def __bool__(self) -> bool:
+        return bool(self._down_SRI.numel())
+
+    def factors(self, x_TI: Tensor, others_TS1: Tensor) -> tuple[Tensor, Tensor]:
+        """The two matrices whose product is added to the layers' outputs."""
+        slots, rank, _ = self._down_SRI.shape
+        low_TX = x_TI.to(self._down_SRI.dtype) @ self._down_SRI.flatten(0, 1).T
+        low_TX.view(-1, slots, rank).masked_fill_(others_TS1[:, self._first :], 0.0)
+        return low_TX, self._up_SRO.flatten(0, 1)
+
+    def _make_room(self, num_slots: int, rank: int) -> bool:
+        old_slots, old_rank, _ = self._down_SRI.shape
+        shape = max(num_slots, old_slots), max(_rounded(rank, RANKS), old_rank)
+        if shape == (old_slots, old_rank):
+            return False
+        for name in ("_down_SRI", "_up_SRO"):
+            old = getattr(self, name)
+            new = old.new_zeros(*shape, old.shape[2])
+            new[:old_slots, :old_rank] = old
+            setattr(self, name, new)
+        return True
+
+
+def _rounded(number: int, step: int) -> int:
+    return -(-number // step) * step
+
+
+# Which token of a pass is computed with which adapter, and how.
+# A layer's product with its own weights is made once for all tokens. What the adapters add is computed for one
+# adapter after the other (`Segments`; a row has the same bits whatever the others are) or for all together
+# (`Stacked`, which a CUDA graph can hold).
+
+WHOLE = 1 << 60  # more rows than there are
+
+
+class AdaptedLayer:
+    """A layer that some adapter changes: `own` is how the policy computes it.
+
+    Where the policy has an adapter of its own there, `bare` computes the layer without it.
+    """
+
+    def __init__(self, module: Any, bare: Callable[[Tensor], Tensor] | None = None) -> None:
+        self.module, self.bare = module, bare
+        self.own: Callable[[Tensor], Tensor] = module.forward
+        self.pairs: dict[str, LoraPair] = {}
+        self.stack: Stack | None = None
+
+
+class Plan(Protocol):
+    """Computes layers in a pass."""
+
+    def compute(self, layer: AdaptedLayer, x: Tensor) -> Tensor:
+        """The layer's output, for each token with its adapter."""
+
+
+class Segment(NamedTuple):
+    """The rows of one adapter in a pass."""
+
+    adapter: str
+    begin: int
+    end: int
+
+
+class Segments:
+    """Tokens that are sorted by adapter; those without one come first."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self.segments = segments
+        self.num_own = 0 if segments[0].adapter else segments[0].end
+        self.total = segments[-1].end
+
+    @classmethod
+    def of(cls, adapters: Sequence[str], sizes: Sequence[int]) -> Self | None:
+        """For pieces with these adapters, sorted, and numbers of tokens; None if no adapter is among them."""
+        if not any(adapters):
+            return None
+        segments: list[Segment] = []
+        for adapter, size in zip(adapters, sizes, strict=True):
+            end = segments[-1].end if segments else 0
+            if segments and segments[-1].adapter == adapter:
+                segments[-1] = segments[-1]._replace(end=end + size)
+            else:
+                segments.append(Segment(adapter, end, end + size))
+        return cls(segments)
+
+    @classmethod
+    def whole(cls, adapter: str) -> Self | None:
+        """For a pass with one adapter; layers may be given its tokens in any form."""
+        return cls([Segment(adapter, 0, WHOLE)]) if adapter else None
+
+    def compute(self, layer: AdaptedLayer, x: Tensor) -> Tensor:
+        if self.total != WHOLE:
+            _check_rows(x, self.total)
+        out = layer.own(x) if layer.bare is None else self._split(layer, layer.bare, x)
+        x_TI, out_TO = x.flatten(0, -2), out.flatten(0, -2)
+        for adapter, begin, end in self.segments:
+            if (pair := layer.pairs.get(adapter)) is not None:
+                out_TO[begin:end] += _two_rows(partial(_added, pair), x_TI[begin:end])
+        return out_TO.view(out.shape)
+
+    def _split(self, layer: AdaptedLayer, bare: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """The policy's own adapter is only for the tokens without another."""
+        if self.num_own == 0:
+            return bare(x)
+        own, others = x[..., : self.num_own, :], x[..., self.num_own :, :]
+        return torch.cat([_two_rows(layer.own, own), _two_rows(bare, others)], -2)
+
+
+class Stacked:
+    """Tokens in any order, each with the slot of its adapter."""
+
+    def __init__(self, slots: Slots, slot_T: Tensor) -> None:
+        self.own_T1 = (slot_T == 0)[:, None]
+        self.others_TS1 = slots.others(slot_T)
+
+    def compute(self, layer: AdaptedLayer, x: Tensor) -> Tensor:
+        _check_rows(x, len(self.own_T1))
+        out = layer.own(x)
+        if layer.bare is not None:
+            out = torch.where(self.own_T1, out, layer.bare(x))
+        if not layer.stack:
+            return out
+        low_TX, up_XO = layer.stack.factors(x.flatten(0, -2), self.others_TS1)
+        return out + (low_TX @ up_XO).view(out.shape).to(out.dtype)
+
+
+def _check_rows(x: Tensor, total: int) -> None:
+    """A token's adapter is known by its place in the pass."""
+    if x.shape[-2] != total or x.shape[:-2].numel() != 1:
+        raise InputError(
+            f"a layer with an adapter was given {list(x.shape)} numbers for {total} tokens; use layout='general'"
+        )
+
+
+def _added(pair: LoraPair, x_TI: Tensor) -> Tensor:
+    return linear(linear(x_TI.to(pair.down_RI.dtype), pair.down_RI), pair.up_OR)
+
+
+def _two_rows(compute: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """`compute(x)` with at least two rows: BLAS rounds a single one differently."""
+    if x.shape[-2] != 1:
+        return compute(x)
+    return compute(torch.cat([x, x], -2))[..., :1, :]
+
+
+# The layers of a model that an adapter changes, and whether it fits them.
+
+
+def targets(policy: Policy, weights: AdapterWeights) -> dict[str, Any]:
+    """The layers by name; InputError if the model has no such layers, or they cannot be adapted by an engine."""
+    base, decoder = policy.base, policy.decoder
+    # A model with many adapters has many modules: those that are wanted are looked up, not searched for.
+    inside = next(name for name, module in base.named_modules() if module is decoder)
+    found = {}
+    for name, (down_RI, up_OR) in weights.layers.items():
+        try:
+            module = base.get_submodule(name)
+        except AttributeError:
+            raise InputError(f"the adapter changes {name}, which {type(base).__name__} does not have") from None
+        sizes = linear_sizes(module)
+        if not name.startswith(f"{inside}.") or sizes is None:
+            raise InputError(f"the adapter changes {name}; the engine takes adapters on the decoder's linear layers")
+        if sizes != (down_RI.shape[1], up_OR.shape[0]) or down_RI.shape[0] != up_OR.shape[1]:
+            given = f"{list(down_RI.shape)} and {list(up_OR.shape)}"
+            raise InputError(f"the adapter's matrices {given} for {name} do not fit: it maps {sizes[0]} to {sizes[1]}")
+        found[name] = module
+    _check_finite(weights)
+    return found
+
+
+def _check_finite(weights: AdapterWeights) -> None:
+    """InputError for the first layer with a weight that is not finite. A GPU is waited for once, not for each layer."""
+    finite = [down_RI.isfinite().all() & up_OR.isfinite().all() for down_RI, up_OR in weights.layers.values()]
+    for name, good in zip(weights.layers, torch.stack(finite).tolist() if finite else (), strict=True):
+        if not good:
+            raise InputError(f"the adapter's weights for {name} are not all finite")
+
+
+def linear_sizes(module: Any) -> tuple[int, int] | None:
+    """The number of inputs and outputs of a linear layer, with or without an adapter; None for any other module."""
+    from transformers.pytorch_utils import Conv1D
+
+    base = getattr(module, "base_layer", module)
+    if isinstance(base, nn.Linear):
+        return base.in_features, base.out_features
+    return (base.nx, base.nf) if isinstance(base, Conv1D) else None
+
+
+# A LoRA adapter folded into the weights it adapts, for generation alone.
+# The folded weights lie beside the policy's own, which stay as they are: as much memory again as the adapted layers
+# take. Without it an adapter makes a step about a fifth slower.
+
+
+class Fold:
+    """Weights with the actor in them. After the actor has changed, call `renew`."""
+
+    def __init__(self, model: Any) -> None:
+        self._layers = [_foldable(layer) for layer in adapted_layers(model)]
+        self._own: list[Tensor] = [layer.base_layer.weight.data for layer in self._layers]
+        self._folded = [torch.empty_like(weight) for weight in self._own]
+        self.renew()
+
+    @torch.no_grad()
+    def renew(self) -> None:
+        """Folds the newest actor, in place: a recorded graph keeps using it."""
+        for layer, own, folded in zip(self._layers, self._own, self._folded, strict=True):
+            folded.copy_(own.float() + layer.get_delta_weight(ACTOR).float())
+
+    def unfolded(self, layer: Any) -> Tensor:
+        """The weight of an adapted layer without the actor."""
+        return next(own for one, own in zip(self._layers, self._own, strict=True) if one is layer)
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Within it the layers use the folded weights and no adapter. It may be entered again inside."""
+        before = [(layer._disable_adapters, layer.base_layer.weight.data) for layer in self._layers]
+        for layer, folded in zip(self._layers, self._folded, strict=True):
+            layer._disable_adapters, layer.base_layer.weight.data = True, folded
+        try:
+            yield
+        finally:
+            for layer, (disabled, weight) in zip(self._layers, before, strict=True):
+                layer._disable_adapters, layer.base_layer.weight.data = disabled, weight
+
+
+def pays(model: Any) -> bool:
+    """Whether there is an adapter that can be folded without a loss: in 16 bits the weights would round it away."""
+    layers = list(adapted_layers(model)) if has_adapter(model) else []
+    return bool(layers) and all(_plain(one) and one.base_layer.weight.dtype == torch.float32 for one in layers)
+
+
+def _plain(layer: Any) -> bool:
+    """Whether the adapter is a plain product of two matrices and the weight a plain matrix of its own."""
+    from peft.tuners.lora import Linear
+
+    plain = isinstance(layer, Linear) and isinstance(layer.base_layer, nn.Linear)
+    return plain and ACTOR not in layer.lora_variant and not layer.lora_bias.get(ACTOR)
+
+
+def _foldable(layer: Any) -> Any:
+    if not _plain(layer):
+        raise InputError(
+            f"an adapter on {type(layer).__name__} cannot be folded into its weights: only LoRA on linear layers "
+            "that are not quantized can; leave fold out"
+        )
+    return layer
+
+
+# Adapters by name in the decoder of few kernels: a stack for each of its joined layers.
+
+
+class HalfFoldedError(BoughError):
+    """The policy's own adapter is in some of the weights only, until they are renewed."""
+
+
+class FusedAdapters:
+    """The adapters of a `FusedDecoder`, whose `slots` say where each is."""
+
+    def __init__(self, decoder: FusedDecoder) -> None:
+        self.policy, self.slots = decoder.reader.policy, decoder.slots
+        names = {id(module): name for name, module in self.policy.base.named_modules()}
+        self._joined = [(joined, [names[id(layer)] for layer in joined.layers]) for joined in decoder.joined()]
+
+    def check(self, weights: AdapterWeights) -> None:
+        """InputError if the model cannot be computed with such an adapter."""
+        targets(self.policy, weights)
+
+    def set(self, name: str, weights: AdapterWeights) -> None:
+        """Adds an adapter, or replaces the one of this name."""
+        slot = self.slots.take(name)
+        try:
+            self._keep_apart()
+            for joined, names in self._joined:
+                pairs = [weights.layers.get(one) for one in names]
+                self.slots.version += joined.put(slot, self.slots.capacity, pairs)
+        except BaseException:  # such as no memory: layers without a stack would be computed without any adapter
+            self.slots.free(name)
+            try:
+                self._keep_apart()
+            except BaseException as again:
+                raise HalfFoldedError(f"{type(again).__name__}: {again}") from again
+            raise
+
+    def remove(self, name: str) -> None:
+        self.set(name, AdapterWeights({}))
+        self.slots.free(name)
+        self._keep_apart()
+
+    def _keep_apart(self) -> None:
+        """The policy's own adapter is in the weights only while it is the only one; graphs are recorded again then."""
+        for joined, _ in self._joined:
+            joined.keep_apart(bool(self.slots))

@@ -1,0 +1,514 @@
+"""One reward of a rubric: a function with its settings, its weight and its name.
+
+    def brevity(trajectory: Trajectory) -> float: ...                  # one trajectory
+    async def judged(trajectory: Trajectory) -> float: ...             # sync or async
+    def rank(attempts: list[Trajectory]) -> list[float]: ...           # all attempts at one task
+
+A function scores whole groups if its first parameter is annotated as a list or sequence,
+or is called `attempts`. It returns one value per attempt, in their order.
+
+A function gets copies, so that it cannot change the records. What it raises is a failure
+of this one value; a function that hangs ends the run, because no value would ever come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import runpy
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from bough import event_loop
+from bough.config.groups import Weight
+from bough.environments import registry, rewards
+from bough.environments.rewards import AgentFaultError, Bounds, Judge, RankingJudge, StatefulReward, bounds_of
+from bough.errors import (
+    BoughError,
+    InputError,
+    RewardRangeError,
+    describe_failure,
+    did_you_mean,
+    short_repr,
+    with_frames,
+)
+from bough.ledger import is_finite, plural
+from bough.types import Call, Record, Trajectory
+
+# Async rewards that run at the same time, such as requests to a judge.
+CONCURRENCY = 64
+TIMEOUT_S = 60.0
+GRACE_S = 10.0
+
+
+class RewardError(BoughError):
+    """A reward function raised an exception; the message has the place in its author's code."""
+
+
+class RewardTimeoutError(BoughError):
+    """A reward function took too long; the message has the place in its author's code where it was."""
+
+
+@dataclass(frozen=True)
+class WeightedReward:
+    """A reward function with its settings, and its weight.
+
+    `of_group`: it scores all attempts at a task together. `built_in`: it is Bough's and needs no copies.
+    """
+
+    name: str
+    weight: float
+    function: RewardFunction
+    bounds: Bounds | None = None
+    of_group: bool = False
+    built_in: bool = False
+
+    @classmethod
+    def of(cls, given: str | RewardFunction, weight: Weight) -> WeightedReward:
+        """The reward of a name, or a function as it is. Raises InputError for settings that it does not have."""
+        function = find(given) if isinstance(given, str) else given
+        # A function goes by its own name, not by its module's or file's.
+        name = given.rpartition(":")[2] if isinstance(given, str) else name_of(function)
+        _check_callable(function, name)
+        settings: dict[str, Any] = dict(weight) if isinstance(weight, Mapping) else {"weight": weight}
+        factor = float(settings.pop("weight", 1.0))
+        known = parameters(function)
+        if unknown := [key for key in settings if key not in known]:
+            problems = plural(len(unknown), "problem")
+            raise InputError(
+                f"the settings of reward {name} have {problems}:",
+                [f"{key} is not a setting{did_you_mean(key, ['weight', *known])}" for key in unknown],
+            )
+        built_in = function in REWARDS.values()
+        made = function(**settings) if _is_stateful(function) else partial(function, **settings)
+        return cls(name, factor, made, bounds_of(function), scores_groups(function), built_in)
+
+    def costs(self) -> dict[str, int]:
+        """What the values so far have cost, where the reward counts that."""
+        return self.function.costs() if isinstance(self.function, StatefulReward) else {}
+
+    def values(
+        self, arguments: Sequence[Trajectory] | Sequence[list[Trajectory]], timeout_s: float = TIMEOUT_S
+    ) -> list[Any]:
+        """What the function returns for each argument; a RewardError where it raised an exception.
+
+        Raises RewardTimeoutError where one takes longer than `timeout_s`. A reward with a time limit of its
+        own, after which its value is only absent, gets at least that long.
+        """
+        if isinstance(self.function, StatefulReward):
+            timeout_s = max(timeout_s, self.function.timeout_s + GRACE_S)
+        with Watchdog(timeout_s) as watchdog:
+            found = [self._call(argument if self.built_in else _copied(argument), watchdog) for argument in arguments]
+        waiting = [place for place, value in enumerate(found) if inspect.isawaitable(value)]
+        if waiting:
+            results = event_loop.run(self._gather([found[place] for place in waiting], timeout_s))
+            for place, result in zip(waiting, results, strict=True):
+                found[place] = result
+        return found
+
+    def _call(self, argument: Trajectory | list[Trajectory], watchdog: Watchdog) -> Any:
+        try:
+            watchdog.restart()
+            try:
+                return self.function(argument)
+            finally:
+                watchdog.rest()
+        except TimeUpError as error:
+            raise self._timeout(watchdog.timeout_s, error) from None
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # one bad reward must not cost the others their work, nor exit the process
+            return self._error(error)
+
+    async def _gather(self, values: list[Awaitable[Any]], timeout_s: float) -> list[Any]:
+        """The results of async rewards. The watchdog notices one that blocks the event loop."""
+        gate = asyncio.Semaphore(CONCURRENCY)
+
+        async def one(value: Awaitable[Any]) -> Any:
+            async with gate:
+                return await self._wait(value, timeout_s)
+
+        async def beat() -> None:
+            while True:
+                watchdog.restart()
+                await asyncio.sleep(timeout_s / 4)
+
+        with Watchdog(timeout_s) as watchdog:
+            beating = asyncio.create_task(beat())
+            try:
+                return await asyncio.gather(*map(one, values))
+            finally:
+                beating.cancel()
+
+    async def _wait(self, value: Awaitable[Any], timeout_s: float) -> Any:
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                return await value
+        except TimeUpError as error:
+            raise self._timeout(timeout_s, error) from None
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            if limit.expired():
+                raise self._timeout(timeout_s, error) from None
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            return self._error(error)
+
+    def _error(self, error: BaseException) -> RewardError:
+        found = RewardError(describe_failure(self.name, error))
+        found.__cause__ = error
+        return found
+
+    def _timeout(self, timeout_s: float, error: BaseException) -> RewardTimeoutError:
+        return RewardTimeoutError(with_frames(f"the reward {self.name} took longer than {timeout_s:g} s", error))
+
+
+def _copied(argument: Trajectory | list[Trajectory]) -> Any:
+    return [own_copy(one) for one in argument] if isinstance(argument, list) else own_copy(argument)
+
+
+def name_of(function: RewardFunction) -> str:
+    """The name of a function, by which its values are reported. Raises InputError for a lambda."""
+    name: str = getattr(function, "__name__", type(function).__name__)
+    if not name.isidentifier():
+        raise InputError(f"the reward {name} has no name to report it by; define it with def")
+    return name
+
+
+def _check_callable(function: RewardFunction, name: str) -> None:
+    """Raises InputError for a function that cannot take a trajectory, such as a built-in one of Python."""
+    try:
+        inspect.signature(function)
+    except (TypeError, ValueError):
+        raise InputError(f"the reward {name} is not a function of a trajectory; define it with def") from None
+
+
+def parameters(function: RewardFunction) -> list[str]:
+    """The settings of a reward: its keyword-only arguments."""
+    return [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+
+
+def _is_stateful(function: RewardFunction) -> bool:
+    return inspect.isclass(function) and issubclass(function, StatefulReward)
+
+
+def scores_groups(function: RewardFunction) -> bool:
+    """Whether a function takes all attempts at a task, not one trajectory."""
+    called: Any = vars(function)["__call__"] if _is_stateful(function) else function
+    first = next((p for p in inspect.signature(called).parameters.values() if p.name != "self"), None)
+    if first is None:
+        return False
+    # Annotations are text where their module has `from __future__ import annotations`.
+    annotation = first.annotation if isinstance(first.annotation, str) else str(first.annotation)
+    outer = annotation.partition("[")[0].rpartition(".")[2]
+    return first.name == "attempts" or outer in ("list", "List", "Sequence") or first.annotation in (list, Sequence)
+
+
+# A rubric: which rewards count, and how much each.
+#     rubric = Rubric({"outcome": 1.0, "overlong": {"weight": 1.0, "max_length": 4096}, my_reward: 0.5})     scored =
+# rubric.score(trajectory)      # scored.rewards: each by its name, and their weighted sum, "total"     scored =
+# rubric.score_all(attempts)    # the same for many; rewards of groups compare attempts at one task
+# A reward that cannot be computed is None, never 0, and makes the total None: such a trajectory is left out where
+# attempts are compared. Where the agent's words are the reason (it talked a judge out of an answer), it is the worst
+# value of the reward's range instead, and counted. A reward outside its declared range (`rewards/bounds.py`) stops
+# the run, and so does one that takes longer than `timeout_s`. A reward of weight 0 is reported but does not count.
+
+log = logging.getLogger(__name__)
+TOTAL = "total"
+
+
+class Rubric:
+    """Weights rewards, given by name or as functions.
+
+    `failed` counts what could not be computed by reward, `why` has one error message of each. `lowest` counts
+    what got the worst value because the agent's words prevented another.
+    """
+
+    def __init__(
+        self, rewards: Mapping[Any, Weight] | Iterable[str | RewardFunction], *, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        self.timeout_s = timeout_s
+        weights = rewards if isinstance(rewards, Mapping) else dict.fromkeys(rewards, 1.0)
+        self.parts = [WeightedReward.of(given, weight) for given, weight in weights.items()]
+        names = [part.name for part in self.parts]
+        if not names or len(set(names)) < len(names) or TOTAL in names:
+            raise InputError(
+                f"the rewards are {', '.join(names) or 'none'}; each needs a name of its own, and none is called total"
+            )
+        self.failed: Counter[str] = Counter()
+        self.why: dict[str, str] = {}
+        self.lowest: Counter[str] = Counter()
+        self._lowest_why: dict[str, str] = {}
+        self._warned: set[str] = set()
+
+    def score(self, trajectory: Trajectory) -> Trajectory:
+        """The trajectory with every reward and their weighted sum. Raises InputError for rewards of groups."""
+        if of_groups := [part.name for part in self.parts if part.of_group]:
+            raise InputError(f"the reward {of_groups[0]} compares attempts; score them together, with score_all")
+        return self.score_all([trajectory])[0]
+
+    def score_all(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+        """The trajectories, in their order, with every reward; those of one task are one group."""
+        values = {part.name: self._values(part, trajectories) for part in self.parts}
+        return [
+            self._with_total(trajectory, {name: found[place] for name, found in values.items()})
+            for place, trajectory in enumerate(trajectories)
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """What could not be computed, for a report."""
+        return {name: {"failed": count, "why": self.why[name]} for name, count in self.failed.most_common()}
+
+    def lowest_to_json(self) -> dict[str, Any]:
+        """What got the worst value, for a report."""
+        return {name: {"attempts": count, "why": self._lowest_why[name]} for name, count in self.lowest.most_common()}
+
+    def costs(self) -> dict[str, dict[str, int]]:
+        """What rewards that ask a model have cost: requests, tokens, answers found on disk, failures, worst values."""
+        found = {part.name: part.costs() for part in self.parts}
+        return {
+            name: costs | ({"lowest": self.lowest[name]} if self.lowest[name] else {})
+            for name, costs in found.items()
+            if costs
+        }
+
+    def _with_total(self, trajectory: Trajectory, values: dict[str, float | None]) -> Trajectory:
+        counted = [(part.weight, values[part.name]) for part in self.parts if part.weight]
+        total = None if any(value is None for _, value in counted) else sum(w * (value or 0.0) for w, value in counted)
+        if not is_finite(total):  # finite rewards may have a sum or a product that is not
+            total = None
+        return trajectory.model_copy(update={"rewards": {**trajectory.rewards, **values, TOTAL: total}})
+
+    def _values(self, part: WeightedReward, trajectories: Sequence[Trajectory]) -> list[float | None]:
+        if not part.of_group:
+            found = part.values(trajectories, self.timeout_s)
+            return [self._checked(part, *pair) for pair in zip(trajectories, found, strict=True)]
+        groups = _groups(trajectories)
+        results = part.values([[trajectories[place] for place in group] for group in groups], self.timeout_s)
+        values: list[float | None] = [None] * len(trajectories)
+        for group, result in zip(groups, results, strict=True):
+            for place, value in zip(group, _per_attempt(result, len(group)), strict=True):
+                values[place] = self._checked(part, trajectories[place], value)
+        return values
+
+    def _checked(self, part: WeightedReward, trajectory: Trajectory, value: Any) -> float | None:
+        """The value of a reward as a number; None and counted where there is none."""
+        problem = _problem(value)
+        if isinstance(value, RewardError) and isinstance(value.__cause__, AgentFaultError) and part.bounds is not None:
+            self.lowest[part.name] += 1
+            self._lowest_why.setdefault(part.name, f"{trajectory.id}: {str(value).splitlines()[0]}")
+            return part.bounds[part.weight < 0]  # a penalty is worst at the upper end
+        if problem is not None:
+            if value is not None and part.name not in self._warned:
+                self._warned.add(part.name)
+                log.warning("the reward %s", problem)
+            self.failed[part.name] += 1
+            self.why.setdefault(part.name, f"{trajectory.id}: {problem.splitlines()[0]}")
+            return None
+        if part.bounds is not None and not part.bounds[0] <= value <= part.bounds[1]:
+            raise RewardRangeError(f"the reward {part.name}", trajectory.task.id, float(value), part.bounds)
+        return float(value)
+
+
+def _groups(trajectories: Sequence[Trajectory]) -> list[list[int]]:
+    """The places of the attempts at each task."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for place, trajectory in enumerate(trajectories):
+        task = trajectory.task
+        groups.setdefault((task.environment, task.id, task.seed), []).append(place)
+    return list(groups.values())
+
+
+def _per_attempt(result: Any, count: int) -> Sequence[Any]:
+    """A group's result as one value per attempt; the same error for all where it is none."""
+    if isinstance(result, Exception):
+        return [result] * count
+    if not isinstance(result, Sequence) or isinstance(result, str | bytes | bytearray) or len(result) != count:
+        returned = f"it returned {short_repr(result)} for {count} attempts"
+        wrong = f"{returned}; a reward of a group returns one value per attempt"
+        return [TypeError(wrong)] * count
+    try:
+        return [result[place] for place in range(count)]
+    except Exception as error:  # a sequence of the author's own
+        return [RewardError(describe_failure("it returned a sequence that", error))] * count
+
+
+def _problem(value: Any) -> str | None:
+    """Why a value is not a reward; None if it is one."""
+    if value is None:
+        return "it is not known for this trajectory"
+    if isinstance(value, Exception):
+        return str(value)
+    if not isinstance(value, bool) and not is_finite(value):
+        return f"it returned {short_repr(value)}; a reward is a finite number or None"
+    return None
+
+
+# From a name to a reward function: a built-in one, or your own.
+# outcome                        built in judge                          built in, asks a model; never used unless it
+# is named my_package.rewards:brevity     a function of an installed module rewards/brevity.py:brevity     a function
+# of a file
+
+RewardFunction = Callable[..., Any]
+REWARDS: dict[str, RewardFunction] = {
+    "outcome": rewards.outcome,
+    "progress": rewards.progress,
+    "steps": rewards.steps,
+    "format": rewards.format,
+    "mistakes": rewards.mistakes,
+    "tool_call": rewards.tool_call,
+    "overlong": rewards.overlong,
+    "judge": Judge,
+    "judge_ranking": RankingJudge,
+}
+
+
+def find(name: str) -> RewardFunction:
+    """The reward function of that name. Raises InputError saying what was tried."""
+    if name in registry.REWARDS:
+        return registry.REWARDS[name]
+    if name in REWARDS:
+        return REWARDS[name]
+    place, colon, attribute = name.rpartition(":")
+    if not colon:
+        raise InputError(
+            f"there is no reward {name!r}{did_you_mean(name, REWARDS)} "
+            "(your own: module:function or path/to/file.py:function)"
+        )
+    found = _members(place, name)
+    if attribute not in found:
+        functions = [key for key, value in found.items() if inspect.isfunction(value)]
+        raise InputError(f"reward {name!r}: {place} has no {attribute!r}{did_you_mean(attribute, functions)}")
+    if not callable(found[attribute]):
+        raise InputError(f"reward {name!r} is of type {type(found[attribute]).__name__}; it must be a function")
+    function: RewardFunction = found[attribute]
+    return function
+
+
+def _members(place: str, name: str) -> dict[str, Any]:
+    if place.endswith(".py") and not Path(place).is_file():
+        raise InputError(f"reward {name!r}: there is no file {place}")
+    try:
+        return runpy.run_path(place) if place.endswith(".py") else vars(import_module(place))
+    except (Exception, SystemExit) as error:  # the user's code may raise anything, and a script may exit
+        raise InputError(describe_failure(f"reward {name!r} cannot be loaded: {place}", error)) from error
+
+
+# The one number by which trajectories are compared.
+
+
+def score(trajectory: Trajectory, name: str | None = None) -> float | None:
+    """The reward called `name`. Without a name: the total, else "reward", the only one, the outcome, success.
+
+    A reward that is listed but was not computed is None; no other one replaces it.
+    """
+    rewards = trajectory.rewards
+    if name is not None:
+        return rewards.get(name)
+    for known in (TOTAL, "reward", *([next(iter(rewards))] if len(rewards) == 1 else []), "outcome"):
+        if known in rewards:
+            return rewards[known]
+    return None if trajectory.success is None or rewards else float(trajectory.success)
+
+
+# Copies of records for an author's function: whatever it changes in them, the records stay as they were.
+
+
+def own_copy(trajectory: Trajectory) -> Trajectory:
+    """The trajectory with lists and dictionaries of its own."""
+    copy: Trajectory = _own_copy(trajectory)
+    return copy
+
+
+def _own_copy(value: Any) -> Any:
+    if isinstance(value, Call):
+        # Nearly all of a record are token ids: plain numbers, copied as a whole.
+        lists = {"prompt_ids": list(value.prompt_ids), "completion_ids": list(value.completion_ids)}
+        logprobs = None if value.logprobs is None else list(value.logprobs)
+        return value.model_copy(update={**lists, "logprobs": logprobs})
+    if isinstance(value, Record):
+        changeable = {name: _own_copy(one) for name, one in value if isinstance(one, Record | list | dict)}
+        return value.model_copy(update=changeable)
+    if isinstance(value, list):
+        return [_own_copy(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _own_copy(one) for key, one in value.items()}
+    return value
+
+
+# Interrupts code that takes too long, in the thread in which it runs.
+# Rewards stay in the caller's thread: libraries such as math-verify keep their own time with signals, which only the
+# main thread can have. So a second thread watches, and a signal interrupts the main thread, also where it waits for
+# the system. In other threads nothing is watched; Python cannot interrupt those.
+
+# Ignored by default, so that one that arrives late does no harm.
+SIGNAL = signal.SIGURG
+# Again after this time, for code that catches everything.
+AGAIN_S = 1.0
+
+
+class TimeUpError(BaseException):
+    """Raised in the code that took too long. Not an Exception, which authors catch."""
+
+
+class Watchdog:
+    """Raises TimeUpError in the main thread when more than `timeout_s` has passed since the last `restart`."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self._end: float | None = None
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._old: Any = None
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._old = signal.signal(SIGNAL, self._interrupt)
+            self._thread = threading.Thread(target=self._watch, name="bough-watchdog", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.rest()
+        if self._thread is not None:
+            self._ended.set()
+            self._thread.join()
+            signal.signal(SIGNAL, self._old)
+
+    def restart(self) -> None:
+        """Gives the code the whole time again."""
+        self._end = time.monotonic() + self.timeout_s
+
+    def rest(self) -> None:
+        """Watches nothing until the next `restart`."""
+        self._end = None
+
+    def _interrupt(self, _: int, __: FrameType | None) -> None:
+        end = self._end
+        if end is not None and time.monotonic() >= end:
+            self._end = time.monotonic() + AGAIN_S
+            raise TimeUpError
+
+    def _watch(self) -> None:
+        wait_s = self.timeout_s
+        while not self._ended.wait(wait_s):
+            end = self._end
+            # Code that begins only now has its whole time before it.
+            wait_s = self.timeout_s if end is None else end - time.monotonic()
+            if wait_s <= 0:
+                signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
+                wait_s = AGAIN_S

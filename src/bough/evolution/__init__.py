@@ -1,1 +1,0 @@
-"""`bough evolve`: a population of adapters on one base, selected by what they achieve."""

@@ -1,0 +1,434 @@
+"""The loop over generations: train, measure, select, breed; then the winner is measured once more.
+
+OUTPUT/config.yaml        the settings
+OUTPUT/lineage.jsonl      every member of every generation
+OUTPUT/metrics.jsonl      one line per generation, about its fittest member
+OUTPUT/checkpoints/       the newest generation, to resume from
+OUTPUT/final/             the winner's adapter
+OUTPUT/report.json        the winner: as selected, and on what no member was selected on
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, get_origin
+
+from bough.chat.template import ChatTemplate
+from bough.config.base import Config
+from bough.config.flags import plain_type
+from bough.config.groups import ClusterConfig
+from bough.config.parts import flattened, leaves, parts
+from bough.config.run_folder import RunDir
+from bough.config.training import TrainingConfig
+from bough.config.yaml_file import YamlFile
+from bough.errors import InputError
+from bough.experiments.breeding import Scores, breed, check_plain, founders, ranked, select
+from bough.experiments.evolve_settings import CONFIGS, EvolveConfig, trained_by
+from bough.experiments.fitness import PlayedFitness, winner_report
+from bough.experiments.generation import Fitness, Generation, Records, TrainingData, Used, read_records, writing
+from bough.experiments.lineage import FILE_NAME, add_generation, generation_lines, read_lineage
+from bough.experiments.members import Trainees, method_of
+from bough.experiments.players import Players
+from bough.experiments.population_parts import (
+    MembersHere,
+    MembersThere,
+    Notify,
+    SpreadPlayers,
+    SpreadTrainees,
+    members_here,
+    members_on_cluster,
+)
+from bough.experiments.recipe import find_recipe, load_recipe, plan, shared_settings
+from bough.files import drafting, put_in_place, write_atomically, write_json
+from bough.ledger import plural
+from bough.models.resolve import model_digest
+from bough.policy.adapters import read_shape, start_adapter
+from bough.policy.load import base_and_adapter, load_call_builder
+from bough.policy.processes import Processes
+from bough.rollouts.ray_pool import Actors
+from bough.training.loop import MetricsFile
+from bough.training.method import Data
+from bough.training.run import Origin, run_of
+from bough.training.trackers import PopulationTrackers
+
+if TYPE_CHECKING:
+    from bough.experiments.evolve_settings import EvolveConfig
+
+
+@dataclass(frozen=True)
+class Evolved:
+    """The result: the winner's weights, the report about it, every member's line, and the run's folder."""
+
+    folder: Path
+    weights: Path
+    report: dict[str, Any]
+    lineage: list[dict[str, Any]]
+    ledgers: list[dict[str, Any]]
+
+
+def evolve(
+    config: EvolveConfig,
+    data: TrainingData | None = None,
+    held_out: Data | None = None,
+    test: Data | None = None,
+    *,
+    notify: Notify = lambda _: None,
+    watch: Watcher | None = None,
+) -> Evolved:
+    """Evolves a population on the settings' files, or on the records given here. `watch` is told how it proceeds."""
+    with (
+        in_own_words(config),
+        open_setup(config, data, held_out, test, notify=notify) as setup,
+        _trackers(setup) as trackers,
+    ):
+        return Evolution(setup, notify, watch or Unwatched(), trackers).run()
+
+
+def _trackers(setup: Setup) -> PopulationTrackers:
+    tracking, folder = setup.config.tracking, setup.folder
+    settings = folder.recorded(setup.config.flat_dump())
+    return PopulationTrackers(tracking.report_to, folder.path, tracking.wandb_project, settings)
+
+
+class Evolution:
+    """A run. All that it must remember between generations is in their folders."""
+
+    def __init__(self, setup: Setup, notify: Notify, watch: Watcher, trackers: PopulationTrackers) -> None:
+        self.watch, self.trackers = watch, trackers
+        self.setup, self.config, self.folder, self.notify = setup, setup.config, setup.folder, notify
+        self.trainees, self.fitness = setup.trainees, setup.fitness
+        self.lineage = self.folder.path / FILE_NAME
+        if setup.players is not None:
+            setup.players.report = watch.played
+
+    def run(self) -> Evolved:
+        generation = Generation.newest(self.folder.checkpoints) if self.config.resume else None
+        if generation is None:
+            write_atomically(self.lineage, "")  # not that of a run that was overwritten; a viewer waits for its lines
+            generation = self._founded()
+        else:
+            self.notify(f"resuming with generation {generation.number}")
+        self.trainees.load(generation)
+        while True:
+            if not generation.trained:
+                generation = self._trained(generation)
+            generation, scores = self._measured(generation)
+            places = None if self._last(generation) else select(self.config, scores, generation.number)
+            lines = generation_lines(generation, scores, places)
+            add_generation(self.lineage, lines)
+            self._log(generation, scores)
+            self.trackers.log_members(lines)
+            self.watch.measured(lines)
+            if places is None:
+                return self._finish(generation, scores)
+            generation = breed(self.config, generation, scores, places)
+            self.trainees.load(generation)
+
+    def _founded(self) -> Generation:
+        folder = self.folder.checkpoints
+        with writing(folder, 0, trained=False, used=self.setup.used) as draft:
+            self.trainees.found(founders(self.config, self.setup.rank), self.setup.start, draft)
+        return Generation.read(folder / "generation-00000")
+
+    def _trained(self, generation: Generation) -> Generation:
+        """The generation after its updates, in memory and on disk."""
+        begin, folder = time.monotonic(), self.folder.checkpoints
+        steps, first = self.config.population.steps, self.config.population.steps * generation.number
+        if self.config.population.halving:
+            steps, first = steps * 2**generation.number, steps * (2**generation.number - 1)
+        self.watch.begin(generation.number, _described(generation), steps)
+        done = self.trainees.train(generation.number, first, steps, each=self.watch.updated)
+        made, seconds = steps * len(done.losses) - done.empty, time.monotonic() - begin
+        used = generation.used.plus(updates=made, tokens=done.tokens, seconds=seconds, empty=done.empty)
+        with writing(folder, generation.number, trained=True, used=used, losses=done.losses) as draft:
+            self.trainees.save(draft)
+        return Generation.read(folder / f"generation-{generation.number:05}-trained")
+
+    def _measured(self, generation: Generation) -> tuple[Generation, Scores]:
+        """The scores of the members, and the generation with what measuring has used up."""
+        begin = time.monotonic()
+        self.watch.measuring(generation.number, _described(generation))
+        scores = self.fitness.of(generation)
+        tokens = sum(score.tokens for score in scores.values())
+        used = generation.used.plus(tokens=tokens, seconds=time.monotonic() - begin)
+        return replace(generation, used=used), scores
+
+    def _last(self, generation: Generation) -> bool:
+        """Whether no generation comes after this one."""
+        config, used = self.config, generation.used
+        if config.population.halving and len(generation.members) <= 2:
+            return True
+        limits = (
+            (config.budget.max_updates, used.updates + used.empty),
+            (config.budget.max_tokens, used.tokens),
+            (config.budget.max_minutes, used.seconds / 60),
+        )
+        spent = any(limit is not None and value >= limit for limit, value in limits)
+        return spent or (not config.population.halving and generation.number + 1 >= config.population.generations)
+
+    def _log(self, generation: Generation, scores: Scores) -> None:
+        best = ranked(scores)[0]
+        individual, interval = generation.individual(best), scores[best].interval()
+        count = plural(len(scores), "member")
+        fitness = f"{self.config.metric} {scores[best]}"
+        self.notify(f"generation {generation.number}: {count}, the fittest is {best} with {fitness}")
+        values = {
+            "step": individual.step,
+            "generation": generation.number,
+            "loss": generation.losses.get(best),
+            "fitness": scores[best].fitness,
+            "fitness_low": interval.low if interval else None,
+            "fitness_high": interval.high if interval else None,
+            "members": len(scores),
+            "updates": generation.used.updates,
+            "empty_updates": generation.used.empty,
+            "tokens_computed": generation.used.tokens,
+            "seconds": generation.used.seconds,
+            **{name: value for name, value in individual.settings.items() if isinstance(value, int | float)},
+        }
+        MetricsFile(self.folder.metrics, individual.step - 1).append(values)
+        self.trackers.log(values)
+
+    def _finish(self, generation: Generation, scores: Scores) -> Evolved:
+        winner = ranked(scores)[0]
+        again = self.fitness.of_winner(generation, winner)
+        report = winner_report(self.config, generation, scores, again)
+        if self.setup.actors is not None:
+            report["worker_losses"] = self.setup.actors.losses
+        draft = self.folder.final.with_name(f".{self.folder.final.name}")
+        with drafting(draft, self.folder.final):
+            self.setup.save(winner, draft)
+            put_in_place(draft, self.folder.final)
+        ledgers = [ledger.to_json() for ledger in self.setup.records.ledgers]
+        write_json(self.folder.ledger, ledgers)
+        write_json(self.folder.report, report)
+        return Evolved(self.folder.path, self.folder.final, report, read_lineage(self.lineage), ledgers)
+
+
+def _described(generation: Generation) -> list[dict[str, Any]]:
+    return [individual.described() for individual in generation.individuals().values()]
+
+
+# What a run works with: its folder, its records, the population on its base model, and its fitness.
+
+log = logging.getLogger(__name__)
+
+# Settings that a resumed run may change.
+FREE = {
+    *("output_dir", "resume", "overwrite", "generations", "max_updates", "max_tokens", "max_minutes"),
+    *("concurrency", "retries", "as_json", "report_to", "wandb_project", *leaves(ClusterConfig)),
+}
+
+
+@dataclass
+class Setup:
+    """Everything that is open during a run. `start` is the adapter that members begin with, `rank` theirs.
+
+    `actors` are the workers of a cluster, if members are on one.
+    """
+
+    config: EvolveConfig
+    folder: RunDir
+    records: Records
+    trainees: Trainees | SpreadTrainees
+    fitness: Fitness
+    template: ChatTemplate
+    start: Path | None
+    rank: int
+    players: Players | SpreadPlayers | None = None
+    used: Used = field(default_factory=Used)
+    actors: Actors | None = None
+
+    def save(self, name: str, folder: Path) -> None:
+        """Writes a member's adapter with the tokenizer: a folder that every command takes as a model."""
+        self.trainees.save_adapter(name, folder)
+        self.template.tokenizer.save_pretrained(folder)
+
+
+@contextmanager
+def open_setup(
+    config: EvolveConfig,
+    data: TrainingData | None = None,
+    held_out: Data | None = None,
+    test: Data | None = None,
+    *,
+    notify: Notify = lambda _: None,
+) -> Iterator[Setup]:
+    """The setup of the settings, with the run folder locked. InputError where it cannot be used or resumed."""
+    folder, processes = RunDir(config.output_dir), Processes()
+    if processes.count > 1:
+        raise InputError("bough evolve trains in one process; leave out accelerate launch")
+    with folder.locked():
+        folder.make_room(resume=config.resume, overwrite=config.overwrite)
+        start, base = start_adapter(trained_by(config, {}), may_grow=False)
+        if start is not None:
+            _check_start(config, start, base)
+        if config.resume and folder.config.exists():
+            _check_settings(folder, config)
+        builder = load_call_builder(
+            config.model, base.calls.chat_template, max_length=base.calls.max_length, stride=base.calls.stride
+        )
+        records = read_records(config, method_of(base), builder, data, held_out, test)
+        _begin(folder, config, base, start, records)
+        mutation = config.mutation
+        if not (mutation.mutate or mutation.rank or mutation.crossover):
+            log.warning(
+                "Members have the same settings and differ only in the order of their data and in new adapters; "
+                "--mutate names settings with their ranges."
+            )
+        members: AbstractContextManager[MembersHere | MembersThere] = (
+            members_here(config, base, start, builder, records)
+            if config.cluster.address is None
+            else members_on_cluster(config, records, notify)
+        )
+        with members as found:
+            players = found.players
+            fitness = found.file_fitness if players is None else PlayedFitness(config, players, folder.rollouts)
+            yield Setup(
+                config, folder, records, found.trainees, fitness, builder.template, start, base.lora.r, players,
+                actors=found.actors,
+            )  # fmt: skip
+
+
+def _check_start(config: EvolveConfig, start: Path, base: TrainingConfig) -> None:
+    """InputError for a start adapter with which the settings cannot be kept."""
+    if (dropout := read_shape(start).dropout) != base.lora.dropout:
+        raise InputError(f"{start} has lora_dropout {dropout}, and members keep it; leave out lora_dropout")
+    if config.mutation.rank or config.mutation.crossover:
+        check_plain(start)
+    # The shapes of two models may be the same, and an adapter means nothing on weights that it was not trained on.
+    run, model = run_of(start), base_and_adapter(base.model)[0]
+    if run is not None and Origin.read(run).model != model_digest(model):
+        raise InputError(
+            f"{start} was trained on another model than {model} is now; give that model back its weights, "
+            "or start from an adapter that was trained on it"
+        )
+
+
+def _begin(folder: RunDir, config: EvolveConfig, base: TrainingConfig, start: Path | None, records: Records) -> None:
+    """Writes settings and origin, checked against those that a resumed run began with."""
+    origin = Origin.of(base, start, records.digest, None)
+    before = Origin.read(folder) if config.resume and folder.origin.exists() else origin
+    if differences := origin.differences(before, base, start):
+        raise InputError(f"{folder.path} cannot resume:", differences)
+    folder.create(config)
+    origin.write(folder)
+
+
+def _check_settings(folder: RunDir, config: EvolveConfig) -> None:
+    """InputError where a resumed run has other settings than it began with: its generations would not be comparable."""
+    before = folder.recorded(flattened(type(config), YamlFile.read(folder.config).values))
+    now = folder.recorded(config.flat_dump())
+    changed = {key: value for key, value in now.items() if key not in FREE and before.get(key) != value}
+    if changed:
+        said = [f"{key} {before.get(key)} → {value}" for key, value in changed.items()]
+        raise InputError(f"{folder.path} began with other settings; give another --output-dir for a new run:", said)
+
+
+# Advice of the methods' own commands in the flags of `bough evolve`: `--on-error skip` is `--set on_error=skip`.
+
+# A flag, with the word after it if there is one; those of a command that is named stay as they are.
+FLAG = re.compile(r"bough [\w ]+ --[a-z-]+|--(?P<name>[a-z][a-z-]*)(?: (?P<value>[\w.]+))?")
+
+
+@contextmanager
+def in_own_words(config: EvolveConfig) -> Iterator[None]:
+    """Within it, an InputError names flags that `bough evolve` has."""
+    try:
+        yield
+    except InputError as error:
+        error.message, error.problems = own_words(config, error.message), [own_words(config, p) for p in error.problems]
+        error.args = (own_words(config, str(error)), *error.args[1:])
+        raise
+
+
+def own_words(config: EvolveConfig, text: str) -> str:
+    """`text` with the flags of the method's command as settings of `--set`."""
+    method, own = leaves(CONFIGS[config.method]), leaves(type(config))
+
+    def translated(found: re.Match[str]) -> str:
+        name, value = (found["name"] or "").replace("-", "_"), found["value"]
+        if name not in method or name in own:
+            return found[0]
+        if value and _is_value(method[name].info.annotation, value):
+            return f"--set {name}={value}"
+        return f"--set {name}=…{f' {value}' if value else ''}"
+
+    return FLAG.sub(translated, text)
+
+
+def _is_value(annotation: Any, word: str) -> bool:
+    """Whether the word after a flag is its value, and not the next word of the sentence."""
+    kind = plain_type(annotation)
+    if get_origin(kind) is Literal:
+        return word in map(str, get_args(kind))
+    return kind in (int, float) and word[0].isdigit()
+
+
+# What a run reports while it runs, for a live table or a tracker. All values are plain.
+
+
+class Watcher(Protocol):
+    """Follows a run. Members are described as in the lineage."""
+
+    def begin(self, generation: int, members: Sequence[Mapping[str, Any]], steps: int) -> None:
+        """A generation begins to train; every member makes `steps` updates."""
+        ...
+
+    def updated(self, done: int, losses: Mapping[str, float]) -> None:
+        """`done` updates of the generation are finished; `losses` are those of the last one."""
+        ...
+
+    def played(self, done: int, total: int) -> None:
+        """Of the episodes that are being played now, for an update or a measurement, `done` are finished."""
+        ...
+
+    def measuring(self, generation: int, members: Sequence[Mapping[str, Any]]) -> None:
+        """A generation is trained and its fitness is being measured."""
+        ...
+
+    def measured(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """A generation is complete; these are its lines in the lineage, fittest first."""
+        ...
+
+
+class Unwatched:
+    """A watcher that does nothing."""
+
+    def begin(self, generation: int, members: Sequence[Mapping[str, Any]], steps: int) -> None:
+        pass
+
+    def updated(self, done: int, losses: Mapping[str, float]) -> None:
+        pass
+
+    def played(self, done: int, total: int) -> None:
+        pass
+
+    def measuring(self, generation: int, members: Sequence[Mapping[str, Any]]) -> None:
+        pass
+
+    def measured(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        pass
+
+
+# The evolve stage of a recipe as settings of the command.
+
+VERB = "evolve"
+
+
+def stage_settings(config: type[Config], name: str) -> dict[str, Any]:
+    """The settings of the only evolve stage of a recipe, with the recipe's model, seed and defaults."""
+    recipe = load_recipe(find_recipe(name), {})
+    stages = [stage for stage in plan(recipe) if stage.verb == VERB]
+    if len(stages) != 1:
+        count = f"{len(stages)} stages" if stages else "no stage"
+        raise InputError(f"the recipe {name} has {count} `evolve`; `bough run` runs whole recipes")
+    known = (*leaves(config), *parts(config))
+    shared = {key: value for key, value in shared_settings(recipe).items() if key in known}
+    return flattened(config, {"model": recipe.model, "seed": recipe.seed, **shared, **stages[0].settings})

@@ -1,0 +1,216 @@
+"""`lineage.jsonl`: one line per member and generation, with its parent, mutation, settings and fitness.
+
+    {"generation": 1, "name": "g1-3", "born": 1, "parent": "g0-5", "mutation": {"kind": "hyper_parameter",
+     "setting": "beta", "before": 0.1, "after": 0.12}, "settings": {"beta": 0.12}, "rank": 16, "step": 40,
+     "loss": 0.61, "fitness": 0.72, "interval": [0.6, 0.81], "tasks": 64, "lost": 0, "place": 1, "lives": true,
+     "children": 3}
+
+`place` is its place by fitness, `lives` whether it is a member of the next generation, `children` how
+many of its children are. Both are missing in the last generation.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, Field, FiniteFloat, StringConstraints, ValidationError, model_validator
+
+from bough.experiments.breeding import Place, Scores, ranked
+from bough.experiments.generation import Generation
+from bough.files import open_file, write_atomically
+from bough.ledger import is_finite
+
+FILE_NAME = "lineage.jsonl"
+MAX_LINE = 1 << 20
+
+
+def generation_lines(generation: Generation, scores: Scores, places: Sequence[Place] | None) -> list[dict[str, Any]]:
+    """The lines of a generation, fittest first; `places` are those of the next one, None if there is none."""
+    lives = {place.member for place in places or () if place.lives}
+    children = Counter(place.member for place in places or () if not place.lives)
+    lines = []
+    for number, name in enumerate(ranked(scores), 1):
+        loss = generation.losses.get(name)
+        line: dict[str, Any] = {"generation": generation.number, **generation.individual(name).described()}
+        line |= {"loss": loss if loss is not None and math.isfinite(loss) else None, **scores[name].to_json()}
+        line["place"] = number
+        if places is not None:
+            line |= {"lives": name in lives, "children": children[name]}
+        lines.append(line)
+    return lines
+
+
+def add_generation(path: Path, lines: Sequence[dict[str, Any]]) -> None:
+    """Writes the lines of a generation after those of the generations before it; what else is there is dropped."""
+    number = lines[0]["generation"]
+    before = [line for line in read_lineage(path) if line["generation"] < number]
+    write_atomically(path, "".join(json.dumps(line) + "\n" for line in [*before, *lines]))
+
+
+def read_lineage(path: Path) -> list[dict[str, Any]]:
+    """All lines; none where there is no file. What is not a member's line is skipped."""
+    if not path.exists():
+        return []
+    found = []
+    with open_file(path) as file:
+        for line in iter(lambda: file.readline(MAX_LINE), b""):
+            try:
+                values = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(values, dict) and isinstance(values.get("generation"), int):
+                found.append(values)
+    return found
+
+
+# The lineage as a reader of it needs it: checked line by line, with the ancestors of a member.
+# A lineage may come from anywhere. A line that is not a member's is left out and named.
+
+MAX_MEMBERS = 20_000
+# Damaged lines that are named; the others are only counted.
+MAX_NAMED = 20
+WHOLE = 10**9
+
+Text = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Count = Annotated[int, Field(ge=0, le=WHOLE)]
+Number = Annotated[int, Field(ge=0, le=99_999)]  # of a generation, as in the names of their folders
+
+
+def _plain(value: Any) -> Any:
+    """A setting's value, if it can be shown."""
+    if value is None or isinstance(value, bool) or is_finite(value):
+        return value
+    if isinstance(value, str):
+        return value[:500]
+    raise ValueError("neither a finite number nor a text")
+
+
+Value = Annotated[Any, BeforeValidator(_plain)]
+
+
+class Mutation(BaseModel):
+    """How a member differs from its parent."""
+
+    kind: Text
+    setting: Text | None = None
+    before: Value = None
+    after: Value = None
+    other_parent: Text | None = None
+
+
+class Member(BaseModel):
+    """A member in one generation: a line of `lineage.jsonl`."""
+
+    generation: Number
+    name: Text
+    born: Number
+    parent: Text | None = None
+    mutation: Mutation | None = None
+    settings: dict[Text, Value] = Field(max_length=100)
+    rank: Count = 0
+    step: Count = 0
+    loss: FiniteFloat | None = None
+    fitness: FiniteFloat | None = None
+    interval: tuple[FiniteFloat, FiniteFloat] | None = None
+    tasks: Count = 0
+    lost: Count = 0
+    place: Annotated[int, Field(ge=1, le=WHOLE)]
+    lives: bool | None = None
+    children: Count | None = None
+
+    @model_validator(mode="after")
+    def _born_before(self) -> Member:
+        if self.born > self.generation:
+            raise ValueError("it is born after its generation")
+        return self
+
+    @property
+    def parents(self) -> list[str]:
+        """One, two after a crossover, none in the first generation."""
+        other = self.mutation.other_parent if self.mutation else None
+        return [name for name in (self.parent, other) if name is not None]
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """A line that is not shown."""
+
+    line: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Pedigree:
+    """All members of all generations in the order of the file, and what is wrong with it."""
+
+    members: list[Member]
+    damaged: list[Damaged]
+    left_out: int = 0
+
+    @property
+    def last(self) -> int:
+        """The newest generation."""
+        return max((member.generation for member in self.members), default=-1)
+
+    def ancestors(self, name: str, generation: int) -> list[Member]:
+        """A member and all its ancestors, the oldest first, each in the generation in which it was selected."""
+        known = {(member.generation, member.name): member for member in self.members}
+        found: dict[str, Member] = {}
+        wanted = [(generation, name)]
+        while wanted:
+            member = known.get(wanted.pop())
+            if member is None or member.name in found:
+                continue
+            found[member.name] = member
+            # Its parents were chosen in the generation before its birth.
+            wanted += [(member.born - 1, parent) for parent in member.parents]
+        return sorted(found.values(), key=lambda member: (member.born, member.name))
+
+
+def read_pedigree(path: Path) -> Pedigree:
+    """The lineage in `path`. OSError where it cannot be read."""
+    members: dict[tuple[int, str], Member] = {}
+    damaged: list[Damaged] = []
+    left_out = 0
+    for number, text in _lines(path):
+        found = _member(text)
+        if isinstance(found, Member) and (found.generation, found.name) in members:
+            found = f"{found.name} is already a member of generation {found.generation}"
+        if isinstance(found, Member) and len(members) < MAX_MEMBERS:
+            members[found.generation, found.name] = found
+        elif isinstance(found, Member) or len(damaged) >= MAX_NAMED:
+            left_out += 1
+        else:
+            damaged.append(Damaged(number, found))
+    return Pedigree(list(members.values()), damaged, left_out)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    with open_file(path) as file:
+        pieces: Iterable[bytes] = iter(lambda: file.readline(MAX_LINE), b"")
+        number = 1
+        for piece in pieces:
+            yield number, piece
+            number += piece.endswith(b"\n")
+
+
+def _member(text: bytes) -> Member | str:
+    """The member of a line, or what is wrong with it."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        return "it is not JSON"
+    if not isinstance(values, dict):
+        return "it is not a JSON object"
+    try:
+        return Member.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))[:100]
+        return f"{where}: {first['msg']}" if where else first["msg"]

@@ -1,0 +1,269 @@
+"""The members of a generation in memory: on one base model, trained together, each with its own settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from bough.chat.builder import CallBuilder
+from bough.config.training import TrainingConfig
+from bough.errors import InputError
+from bough.experiments.evolve_settings import EvolveConfig, file_weights, trained_by
+from bough.experiments.generation import OPTIMIZER, Generation, Individual, Score
+from bough.experiments.lessons import ENDLESS, Lessons, Pupil
+from bough.files import derived_seed
+from bough.ledger import Mean, add_metrics
+from bough.methods.dpo import DPO, DPOConfig
+from bough.methods.grpo import GRPOConfig
+from bough.methods.sft import SFT, SFTConfig
+from bough.online.grpo import OnlineGRPO
+from bough.policy.adapters import lora
+from bough.policy.population import Population
+from bough.training.method import Data, Example, Examples, Loss, Method
+from bough.training.optimizer import OptimizerState
+from bough.training.population import PopulationStep, PopulationTrainer, Work
+
+
+def method_of(config: TrainingConfig) -> Method[Any]:
+    """The method that these settings are for."""
+    if isinstance(config, DPOConfig):
+        return DPO(config)
+    if isinstance(config, GRPOConfig):
+        return OnlineGRPO(config)
+    assert isinstance(config, SFTConfig)
+    return SFT(config)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What the updates of a generation gave: mean losses, tokens computed and sampled, updates that changed nothing."""
+
+    losses: dict[str, float]
+    tokens: int
+    empty: int
+
+
+class Trainees:
+    """Loads members from the folders of a generation, trains them, and saves them.
+
+    A member that lives on stays in memory: its weights there are the bits of its files.
+    """
+
+    def __init__(self, config: EvolveConfig, population: Population, lessons: Lessons, budget: int) -> None:
+        self.config, self.population, self.lessons = config, population, lessons
+        self.trainer = PopulationTrainer(population, budget=budget, share=trained_by(config, {}).machine.share)
+        self.individuals: dict[str, Individual] = {}
+
+    def found(self, founders: Sequence[Individual], start: Path | None, draft: Path) -> None:
+        """Writes the first generation: copies of the adapter `start`, or new adapters that change nothing yet."""
+        for individual in founders:
+            torch.manual_seed(derived_seed(self.config.seed, individual.name))  # a new adapter is drawn at random
+            shape = lora(self._settings(individual).lora)
+            self.population.add(individual.name, shape if start is None else start)
+            self._enter(individual)
+        self.save(draft)
+
+    def load(self, generation: Generation) -> None:
+        """Makes the members of `generation` those in memory."""
+        wanted = generation.individuals()
+        for name, individual in wanted.items():
+            if name not in self.individuals:
+                self.population.add(name, generation.folder(name))
+                self._enter(individual)
+                self._restore(individual, generation.folder(name))
+        for name in [name for name in self.individuals if name not in wanted]:
+            self.population.remove(name)
+            del self.individuals[name], self.trainer.training[name]
+        self.individuals = {name: self.individuals[name] for name in wanted}
+
+    def train(
+        self,
+        generation: int,
+        first: int,
+        steps: int,
+        *,
+        each: Callable[[int, dict[str, float]], None] = lambda _done, _losses: None,
+    ) -> Trained:
+        """`steps` updates of each member, the first being number `first` of the run.
+
+        After each update, `each` gets the number of those that are done and the members' losses.
+        """
+        torch.manual_seed(derived_seed(self.config.seed, f"generation {generation}"))  # dropout
+        self.population.policy.train()
+        losses: dict[str, list[float]] = {name: [] for name in self.individuals}
+        tokens, empty, sampled = 0, 0, self.lessons.tokens
+        for update in range(first, first + steps):
+            training = {name: self.trainer.training[name] for name in self.individuals}
+            pupils = {
+                name: Pupil(own.config, own.step, file_weights(self.config, self.individuals[name].settings))
+                for name, own in training.items()
+            }
+            batches = self.lessons.batches(pupils, update)
+            for name in training.keys() - batches.keys():
+                training[name].step += 1  # there was nothing to learn from
+                empty += 1
+            for name, done in self.trainer.update(batches).items() if batches else ():
+                losses[name].append(done.gradient.loss)
+                tokens += done.gradient.tokens_computed
+                empty += done.skipped
+            each(update - first + 1, {name: losses[name][-1] for name in batches if losses[name]})
+        self.individuals = {
+            name: replace(one, step=self.trainer.training[name].step) for name, one in self.individuals.items()
+        }
+        means = {name: _mean(values) for name, values in losses.items()}
+        return Trained(means, tokens + self.lessons.tokens - sampled, empty)
+
+    def save(self, draft: Path) -> None:
+        """Writes every member into its folder."""
+        for name, individual in self.individuals.items():
+            self.population.members[name].save(draft / name)
+            state = OptimizerState.of(self.trainer.training[name].updater.optimizer)
+            if state.tensors:
+                save_file({key: tensor.cpu() for key, tensor in state.tensors.items()}, draft / name / OPTIMIZER)
+            replace(individual, optimizer=state.numbers).write(draft / name)
+
+    def save_adapter(self, name: str, folder: Path) -> None:
+        """Writes the adapter of one member, without its moments."""
+        self.population.members[name].save(folder)
+
+    def _enter(self, individual: Individual) -> None:
+        """Gives a member of the population its method and its optimizer."""
+        config, name = self._settings(individual), individual.name
+        self.trainer.add(name, method_of(config), config, ENDLESS)
+        self.trainer.training[name].step = individual.step
+        self.individuals[name] = individual
+
+    def _restore(self, individual: Individual, folder: Path) -> None:
+        """Puts the moments in the folder into the member's optimizer."""
+        if not (folder / OPTIMIZER).exists():
+            return
+        optimizer = self.trainer.training[individual.name].updater.optimizer
+        try:
+            OptimizerState(load_file(folder / OPTIMIZER), individual.optimizer).checked(optimizer).put_into(optimizer)
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            raise InputError(f"{folder / OPTIMIZER} is damaged: {error}") from error
+
+    def _settings(self, individual: Individual) -> TrainingConfig:
+        return trained_by(self.config, individual.settings)
+
+
+def _mean(values: Sequence[float]) -> float:
+    finite = [value for value in values if math.isfinite(value)]
+    return fmean(finite) if finite else math.nan
+
+
+# Fitness on held-out records: preference accuracy, or the negative loss, record by record.
+# All members are measured by the method's settings as given, not by their own: with another β the loss of the same
+# model is another number.
+
+
+class FileFitness:
+    """Measures members of a population on records; `metric` is accuracy or loss."""
+
+    def __init__(
+        self,
+        population: Population,
+        method: Method[Any],
+        selection: Sequence[Example],
+        test: Sequence[Example],
+        *,
+        metric: str,
+        budget: int,
+    ) -> None:
+        self.population, self.method, self.metric, self.budget = population, method, metric, budget
+        self.selection, self.test = selection, test
+
+    def of(self, generation: Generation) -> dict[str, Score]:
+        """The scores of the members of a generation, on the same records each time."""
+        return self.measured(generation.members, self.selection)
+
+    def of_winner(self, generation: Generation, name: str) -> Score:  # noqa: ARG002  the member is in memory
+        """The score of one member on records that no member was selected on."""
+        return self.measured([name], self.test)[name]
+
+    def measured(self, names: Sequence[str], examples: Sequence[Example]) -> dict[str, Score]:
+        """The scores of members on some records.
+
+        As in an update, one member's NaN reaches all members in its rows: whose result is not finite
+        is measured again in rows of its own.
+        """
+        recorders = self._recorded(names, examples)
+        for name in [name for name in names if len(names) > 1 and not recorders[name].finite]:
+            recorders |= self._recorded([name], examples)
+        return {name: self._score(recorder) for name, recorder in recorders.items()}
+
+    def _recorded(self, names: Sequence[str], examples: Sequence[Example]) -> dict[str, _Recorder]:
+        """What each member's loss and metrics are, all members in common rows."""
+        recorders = {name: _Recorder(self.method) for name in names}
+        work = {name: Work(recorder, examples) for name, recorder in recorders.items()}
+        policy = self.population.policy
+        training = policy.training
+        policy.eval()
+        try:
+            PopulationStep(self.population, work, budget=self.budget).run(backward=False)
+        finally:
+            policy.train(training)
+        return recorders
+
+    def _score(self, recorder: _Recorder) -> Score:
+        sign, name = (1.0, "accuracy") if self.metric == "accuracy" else (-1.0, recorder.LOSS)
+        values = {place: sign * metrics[name].value for place, metrics in recorder.metrics.items()}
+        return Score(values, rate=self.metric == "accuracy" and all(map(math.isfinite, values.values())))
+
+
+class _Recorder:
+    """The method, noting the metrics and the loss of each record by its place."""
+
+    LOSS = "loss"
+
+    def __init__(self, method: Method[Any]) -> None:
+        self.method = method
+        self.needs_reference = method.needs_reference
+        self.precompute_reference = False
+        self.temperature = method.temperature
+        self.metrics: dict[str, dict[str, Mean]] = {}
+        self._place: dict[int, str] = {}
+        self._parts: list[Example] = []  # kept: their ids name them
+
+    @property
+    def finite(self) -> bool:
+        """Whether the loss of every record is."""
+        return all(math.isfinite(metrics[self.LOSS].value) for metrics in self.metrics.values())
+
+    def examples(self, data: Data, builder: CallBuilder) -> Examples[Any]:
+        return self.method.examples(data, builder)
+
+    def parts(self, example: Example) -> list[Example]:
+        found: list[Example] = self.method.parts(example)
+        self._parts += found
+        self._place |= {id(part): example.place for part in found}
+        return found
+
+    def amount(self, example: Example) -> float:
+        return self.method.amount(example)
+
+    def loss(
+        self,
+        parts: Sequence[Example],
+        logprobs: Sequence[Sequence[Tensor]],
+        reference: Sequence[Sequence[Tensor]] | None,
+        denominator: float,
+    ) -> Loss:
+        for number, part in enumerate(parts):
+            amount = self.method.amount(part)
+            one = self.method.loss(
+                [part], [logprobs[number]], [reference[number]] if reference is not None else None, amount
+            )
+            noted = {**one.metrics, self.LOSS: Mean(one.value.detach() * amount, amount)}
+            place = self._place[id(part)]
+            self.metrics[place] = add_metrics([self.metrics.get(place, {}), noted])
+        return self.method.loss(parts, logprobs, reference, denominator)

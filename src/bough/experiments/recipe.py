@@ -1,0 +1,411 @@
+"""A recipe: a model, an environment and stages. A stage is a command and its settings, written as for the command.
+
+    model: smollm2
+    defaults: {environment: household, max_turns: 20}
+    stages:
+      - collect: {model: expert, tasks: 40}
+      - demos:
+      - sft: {max_steps: 100}
+      - repeat: {rounds: 2, stages: [{collect: {attempts: 4}}, {pairs: }, {dpo: }]}
+      - eval: {episodes: 100, split: unseen}
+
+Settings that a stage leaves out come from the recipe and from earlier stages: the newest
+model, the newest data of the kind it reads (or that of the stages it names, `from: own-play`
+or `from: [own-play, demonstrations]`), the environment, a folder of its own.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field, JsonValue, field_validator
+
+from bough.commands.table import VERBS, resolve
+from bough.config.base import Config, code_in, code_in_change, translate
+from bough.config.groups import ClusterConfig
+from bough.config.parts import RULE, flattened, is_name, leaves, place_of
+from bough.config.yaml_file import YamlFile
+from bough.errors import InputError, did_you_mean
+from bough.evaluation.gate import Decision, gate
+from bough.evaluation.results import Results
+
+SHIPPED = Path(__file__).parents[1] / "recipes"
+FILE_NAME = "recipe.yaml"
+# A run of this many stages takes weeks; a file with more is a mistake or an attack.
+MAX_STAGES = 1000
+
+
+class Recipe(Config):
+    """The model, the shared settings and the stages of a run."""
+
+    name: str = Field("run", description="name of the run folder")
+    about: str = Field("", description="a description, for readers")
+    model: str = Field("smollm2", description="the model to start from")
+    seed: int = Field(0, ge=0, description="random seed; a repeated round adds its number")
+    defaults: dict[str, JsonValue] = Field({}, description="settings for every stage that has them")
+    stages: list[dict[str, JsonValue]] = Field(min_length=1, description="commands with their settings, in order")
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_folders_name(cls, name: str) -> str:
+        if not is_name(name):
+            raise ValueError(f"{RULE}; change it with --set name=NAME")
+        return name
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A stage of a recipe, with repeated rounds unrolled. `place` is its place in the file, for messages."""
+
+    number: int
+    verb: str
+    name: str
+    round: int
+    settings: dict[str, Any] = field(default_factory=dict)
+    sources: tuple[str, ...] = ()
+    gate: Gate | None = None
+    place: str = ""
+
+    @property
+    def folder(self) -> str:
+        return f"{self.number:02}-{self.name}" + (f"-round-{self.round}" if self.round > 1 else "")
+
+
+def stage_config(verb: str) -> type[Config]:
+    """The class of the settings of a command that can be a stage."""
+    found: type[Config] = resolve(VERBS[verb].config)
+    return found
+
+
+def shared_settings(recipe: Recipe) -> dict[str, Any]:
+    """The recipe's `defaults` by their flat names: a command may have a setting, but not the part it is in."""
+    shared: dict[str, Any] = dict(recipe.defaults)
+    for verb in KINDS:
+        shared = flattened(stage_config(verb), shared)
+    return shared
+
+
+def find_recipe(name: str) -> Path:
+    """A file, or one of the shipped recipes by its name."""
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        return path
+    shipped = SHIPPED / f"{name}.yaml"
+    if not shipped.exists():
+        raise InputError(f"there is no recipe {name!r}{did_you_mean(name, shipped_recipes())}; or give a .yaml file")
+    return shipped
+
+
+def shipped_recipes() -> list[str]:
+    """The names of the recipes shipped with Bough."""
+    return sorted(path.stem for path in SHIPPED.glob("*.yaml") if "stages" in YamlFile.read(path).values)
+
+
+def load_recipe(path: Path, changes: Mapping[str, JsonValue]) -> Recipe:
+    """The recipe in a file with `changes`: `model=…`, `defaults.KEY=…`, `STAGE.KEY=…` by a stage's command or name."""
+    document = YamlFile.read(path)
+    if document.problems:
+        raise InputError(f"{path} is not a valid recipe:", document.problems)
+    values = dict(document.values)
+    values.setdefault("name", path.stem)
+    problems = [problem for key, value in changes.items() if (problem := _change(values, key, value))]
+    if problems:
+        raise InputError("--set cannot be applied:", problems)
+    if problems := list(_code_problems(values, changes)):
+        raise InputError(f"{path} names code, which a file may not do; if you trust it, name it with --set:", problems)
+    if problems := list(_translate(values)):
+        raise InputError(f"{path} is not a valid recipe:", problems)
+    try:
+        return Recipe(**values)
+    except InputError as error:
+        raise InputError(f"{path} is not a valid recipe:", error.problems) from None
+
+
+def read_recipe(folder: Path) -> Recipe:
+    """The recipe that a run folder was made with."""
+    file = folder / FILE_NAME
+    if not file.is_file():
+        raise InputError(f"{folder} is not a run folder: there is no {FILE_NAME} in it")
+    try:
+        return Recipe(**YamlFile.read(file).values)
+    except InputError as error:
+        raise InputError(f"{file} is not a valid recipe:", error.problems or [str(error)]) from None
+
+
+def plan(recipe: Recipe) -> list[Planned]:
+    """The stages in the order in which they run. Raises InputError that lists every malformed stage."""
+    unrolling = _Unrolling()
+    stages = [Planned(number, **parts) for number, parts in enumerate(unrolling.of(recipe.stages, "stages", 1), 1)]
+    if unrolling.problems:
+        raise InputError("the recipe's stages have problems:", unrolling.problems)
+    return stages
+
+
+class _Unrolling:
+    """Turns rounds into stages and collects the problems."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self.visited = 0
+
+    def of(self, stages: list[Any], place: str, round: int) -> Iterator[dict[str, Any]]:
+        for index, stage in enumerate(stages):
+            self.visited += 1
+            if self.visited > MAX_STAGES:
+                raise InputError(f"the recipe has more than {MAX_STAGES} stages with its rounds unrolled")
+            here = f"{place}[{index}]"
+            if not isinstance(stage, dict) or len(stage) != 1:
+                self._say(f"{here}: a stage is one command with its settings, such as `- sft: {{max_steps: 100}}`")
+                continue
+            [(verb, settings)] = stage.items()
+            settings = settings or {}
+            if not isinstance(settings, dict):
+                self._say(f"{here}.{verb}: settings are a mapping, not {settings!r:.100}")
+            elif verb == "repeat":
+                yield from self._rounds(settings, f"{here}.repeat", round)
+            else:
+                yield self._stage(verb, dict(settings), f"{here}.{verb}", round)
+
+    def _rounds(self, settings: dict[str, Any], here: str, round: int) -> Iterator[dict[str, Any]]:
+        inner, rounds = settings.get("stages"), settings.get("rounds", 1)
+        if set(settings) - {"rounds", "stages"} or not isinstance(inner, list) or not inner or not _is_count(rounds):
+            self._say(f"{here} takes rounds (a number from 1) and stages (a list with at least one stage)")
+            return
+        for number in range(1, rounds + 1):
+            # A nested round has a number of its own, so that it plays other tasks than all other rounds.
+            yield from self.of(inner, here, (round - 1) * rounds + number)
+
+    def _stage(self, verb: str, own: dict[str, Any], here: str, round: int) -> dict[str, Any]:
+        name = str(own.pop("name", verb))
+        if not is_name(name):
+            self._say(f"{here}: its name is {name!r:.120}; {RULE}")
+        return {
+            "verb": verb,
+            "name": name,
+            "sources": _names(own.pop("from", [])),
+            "gate": _gate(own.pop("gate", None), here, self.problems),
+            "round": round,
+            "settings": own,
+            "place": here,
+        }
+
+    def _say(self, problem: str) -> None:
+        if problem not in self.problems:  # every round has the same problems
+            self.problems.append(problem)
+
+
+def _gate(value: Any, place: str, problems: list[str]) -> Gate | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        problems.append(f"{place}.gate: settings are a mapping, such as {{alpha: 0.05}}, not {value!r}")
+        return None
+    try:
+        return Gate(**value)
+    except InputError as error:
+        problems += [f"{place}.gate: {problem}" for problem in error.problems or [str(error)]]
+        return None
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    return tuple(map(str, value if isinstance(value, list) else [value]))
+
+
+def _change(values: dict[str, Any], key: str, value: JsonValue) -> str | None:
+    """Applies one change; returns a problem if it cannot be applied."""
+    first, _, rest = key.partition(".")
+    if not rest:
+        if first == "stages":
+            return "stages: give one setting of one stage, as STAGE.KEY=VALUE"
+        values[first] = value
+        return None
+    if first == "defaults":
+        defaults = values.get("defaults")
+        for config in map(stage_config, KINDS):
+            rest = place_of(config, defaults, rest) if isinstance(defaults, dict) else rest
+        return _set(values, f"defaults.{rest}", value)
+    stages = list(_all_stages(values.get("stages")))
+    found = [(verb, settings) for verb, settings in stages if first in (verb, settings.get("name"))]
+    if not found:
+        names = {str(word) for verb, settings in stages for word in (verb, settings.get("name", verb))}
+        return f"{key}: there is no stage {first!r}{did_you_mean(first, sorted(names | {'defaults'}))}"
+    places = [place_of(stage_config(verb), settings, rest) if verb in KINDS else rest for verb, settings in found]
+    problems = [_set(settings, where, value) for (_, settings), where in zip(found, places, strict=True)]
+    return next((f"{first}.{problem}" for problem in problems if problem), None)
+
+
+def _all_stages(stages: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every well-formed stage, with its settings; `plan` reports the others."""
+    for stage in stages if isinstance(stages, list) else ():
+        for verb in stage if isinstance(stage, dict) else ():
+            settings = stage[verb] = {} if stage[verb] is None else stage[verb]
+            if not isinstance(settings, dict):
+                continue
+            if verb == "repeat":
+                yield from _all_stages(settings.get("stages"))
+            else:
+                yield verb, settings
+
+
+def _code_problems(values: Mapping[str, Any], changes: Mapping[str, JsonValue]) -> Iterator[str]:
+    """Settings of the recipe that name code which the command line does not name."""
+    given = {name for key, value in changes.items() for name in code_in_change(key, value)}
+    defaults, stages = values.get("defaults"), values.get("stages")
+    places = [("defaults", defaults)] if isinstance(defaults, dict) else []
+    places += [(settings.get("name", verb), settings) for verb, settings in _all_stages(stages)]
+    for place, settings in places:
+        for key, setting, name in code_in(settings):
+            if name not in given:
+                shown = f"{{{name}: 1}}" if setting == "rewards" else name
+                yield f"{place}.{key} is {name!r}; --set {shlex.quote(f'{place}.{key}={shown}')}"
+
+
+def _translate(values: dict[str, Any]) -> Iterator[str]:
+    """Renames other tools' keys in the training stages; yields the problems."""
+    for verb, settings in _all_stages(values.get("stages")):
+        if verb in KINDS and KINDS[verb].writes == "model":
+            translated, problems = translate(settings, leaves(stage_config(verb)))
+            settings.clear()
+            settings |= translated
+            yield from (f"{settings.get('name', verb)}: {problem}" for problem in problems.values())
+
+
+def _set(target: dict[str, Any], key: str, value: JsonValue) -> str | None:
+    *path, last = key.split(".")
+    for at, name in enumerate(path, 1):
+        if target.get(name) is None:
+            target[name] = {}
+        target = target[name]
+        if not isinstance(target, dict):
+            return f"{key}: {'.'.join(path[:at])} is {target!r}, not a mapping"
+    target[last] = value
+    return None
+
+
+def to_yaml(recipe: Recipe) -> str:
+    """The recipe as a file."""
+    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+# What each command takes from earlier stages and provides to later ones.
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a command is connected to the other stages of a run.
+
+    `reads` is the kind of data that its setting `file` takes, `writes` the kind of data it
+    writes to `artefact` inside its folder. The setting `output` is that folder, or the
+    artefact itself if the command writes a single file (`one_file`). A command that plays
+    episodes if it has no file (`or_plays`) gets the environment only then. The setting `adds`
+    takes all earlier data of the kind that the command writes, to be added to its output; `labels` is
+    the setting that names another model to learn from. `reads_by_method` has what it reads with
+    each value of its setting `method`, if that is not always `reads`. The setting `instead` names data in place of
+    `file`.
+    """
+
+    reads: str | None
+    writes: str
+    artefact: str
+    output: str
+    file: str = ""
+    one_file: bool = False
+    resumes: bool = False
+    or_plays: bool = False
+    adds: str = ""
+    labels: str = ""
+    reads_by_method: Mapping[str, str | None] = field(default_factory=dict)
+    instead: str = ""
+
+    def input(self, settings: Mapping[str, Any]) -> str | None:
+        """The kind of data that a stage with these settings reads."""
+        if settings.get(self.instead):
+            return None
+        return self.reads_by_method.get(str(settings.get("method")), self.reads)
+
+
+KINDS: dict[str, Kind] = {
+    "collect": Kind(None, "trajectories", "trajectories.jsonl", "output"),
+    "demos": Kind("trajectories", "demonstrations", "demonstrations.jsonl", "output", "file", one_file=True),
+    "corrections": Kind(
+        "trajectories", "demonstrations", "corrections.jsonl", "output", "file", one_file=True, adds="mix", labels="by"
+    ),
+    "pairs": Kind("trajectories", "pairs", "pairs.jsonl", "output", "file", one_file=True),
+    "groups": Kind("trajectories", "groups", "groups.jsonl", "output", "file", one_file=True),
+    "sft": Kind("demonstrations", "model", "final", "output_dir", "train_file", resumes=True),
+    "dpo": Kind("pairs", "model", "final", "output_dir", "train_file", resumes=True),
+    "grpo": Kind("groups", "model", "final", "output_dir", "train_file", resumes=True, or_plays=True),
+    "distill": Kind(
+        "groups", "model", "final", "output_dir", "train_file", resumes=True, or_plays=True, labels="teacher"
+    ),
+    "evolve": Kind(
+        "pairs",
+        "model",
+        "final",
+        "output_dir",
+        "train_file",
+        resumes=True,
+        reads_by_method={"sft": "demonstrations", "grpo": None},
+        instead="mixture",
+    ),
+    "eval": Kind(None, "evaluation", "results.json", "output"),
+}
+# Settings that do not change the result of a stage.
+FREE = {
+    *("output", "output_dir", "overwrite", "resume", "concurrency", "retries", "report_to", "wandb_project"),
+    *leaves(ClusterConfig),
+    "learners",
+}
+
+
+# The settings file of a run folder, `config.yaml`: which command wrote it, and the settings by their flat names.
+
+NAME = "config.yaml"
+
+
+def read_settings(file: Path) -> tuple[str | None, dict[str, Any]]:
+    """The command, None if no command writes such settings, and the settings; they may be nested or flat on file."""
+    values = YamlFile.read(file).values
+    classes: dict[str, type[Config]] = {verb: resolve(VERBS[verb].config) for verb in (*KINDS, "doctor")}
+    flat = {verb: flattened(config, values) for verb, config in classes.items()}
+    likeness = {verb: _likeness(flat[verb], leaves(config)) for verb, config in classes.items()}
+    best = max(likeness, key=lambda verb: likeness[verb])
+    return (best, flat[best]) if likeness[best] > 0.5 else (None, dict(values))
+
+
+def _likeness(keys: Mapping[str, Any], settings: Mapping[str, Any]) -> float:
+    """How alike a file's keys and a command's settings are: 1 if they are the same, also across versions above 0.5."""
+    return len(keys.keys() & settings.keys()) / len(keys.keys() | settings.keys())
+
+
+# The gate after an evaluation: keeps the better of two models.
+
+
+class Gate(Config):
+    """Requires a model to be significantly better than an earlier one; otherwise the earlier one is kept."""
+
+    alpha: float = Field(
+        0.05, gt=0, lt=1, description="significance level: the probability of promoting a model that is not better"
+    )
+    against: str | None = Field(
+        None, description="the earlier evaluation to compare with (default: that of the model promoted last)"
+    )
+    by_type: bool = Field(
+        False, description="also refuse a model that is significantly worse on any type of task (Holm's correction)"
+    )
+
+
+def judge(before: Path, after: Path, given: Gate) -> Decision:
+    """Whether the model evaluated in `after` is significantly better than the one in `before`."""
+    old, new = Results.read(before), Results.read(after)
+    early = old.stop_width is not None or new.stop_width is not None
+    return gate(old.models[-1], new.models[-1], alpha=given.alpha, sequential=early, by_type=given.by_type)

@@ -1,0 +1,368 @@
+"""Runs a recipe: each stage once, skipped if nothing it depends on has changed, resumed if it was interrupted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Self
+
+from bough.commands.table import VERBS, resolve
+from bough.config.groups import ClusterConfig
+from bough.config.run import RunConfig
+from bough.errors import BoughError, InputError
+from bough.evaluation.comparison import Comparison, compare
+from bough.evaluation.paired import holm
+from bough.evaluation.results import Results
+from bough.evaluation.success import report
+from bough.experiments.recipe import (
+    FILE_NAME,
+    KINDS,
+    Kind,
+    Planned,
+    Recipe,
+    find_recipe,
+    judge,
+    load_recipe,
+    plan,
+    read_recipe,
+    to_yaml,
+)
+from bough.experiments.record import SharedStages, StageRecord, content, files_of, numbers_of
+from bough.experiments.wiring import Artifacts, Stamp, Wiring, evaluates_the_run, hint, problems_of, stamped
+from bough.files import is_draft, locked, refuse_links, remove, write_atomically, write_json
+from bough.ledger import plural
+from bough.rollouts.runner import free_gpu_memory
+from bough.training.trackers import Name, RecipeTracker
+
+Notify = Callable[[str], None]
+LOCK, LINEAGE = ".lock", "lineage.json"
+# Files that a writing command keeps locked.
+LOCKED_FILES = (LOCK, "trajectories.jsonl")
+# What a stage writes before its work begins.
+PREPARATIONS = {"stage.json", "config.yaml", "origin.json", "weights.json", LOCK}
+
+
+class Run:
+    """A recipe in a folder. `shared` are stages that other runs have finished, if there are any."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        folder: Path,
+        *,
+        report_to: Sequence[Name] = (),
+        shared: SharedStages | None = None,
+        cluster: ClusterConfig | None = None,
+    ) -> None:
+        self.recipe, self.folder, self.report_to, self.shared = recipe, folder, list(report_to), shared
+        self.wiring = Wiring(recipe, folder, self.report_to, cluster or ClusterConfig())
+        self.stages = plan(recipe)
+        self._connections = ExitStack()
+        self.check()
+
+    @classmethod
+    def configured(cls, config: RunConfig) -> Self:
+        """The run of the settings: their recipe with its changes, in their folder or runs/NAME."""
+        recipe = load_recipe(find_recipe(config.recipe), config.set)
+        names = config.report_to
+        if names is None:
+            names = ["mlflow"] if find_spec("mlflow") else []
+        trackers = [name for name in names if name != "none"]
+        folder = config.output_dir or Path("runs") / recipe.name
+        return cls(recipe, folder, report_to=trackers, cluster=config.cluster)
+
+    def check(self) -> None:
+        """Checks the settings of every stage before anything runs, and reports all problems together."""
+        problems = list(problems_of(self.recipe, self.stages, self.wiring))
+        if problems:
+            count = plural(len(problems), "problem")
+            raise InputError(f"the recipe {self.recipe.name} has {count}:", problems, hint=hint(self.recipe, problems))
+
+    def settings(self) -> Iterator[tuple[Planned, dict[str, Any]]]:
+        """Every stage with the settings it would run with, without those at their defaults."""
+        artifacts = Artifacts(self.recipe.model)
+        for stage in self.stages:
+            yield stage, self.wiring.config(stage, artifacts).flat_dump(exclude_unset=True)
+            self.wiring.add(stage, artifacts)
+
+    def play(self, notify: Notify) -> None:
+        """Runs the stages that have to be run."""
+        self._check_folder()  # before the lock file is created in a folder that is not a run's
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{self.folder}: cannot be used as a run folder: {error.strerror}") from None
+        try:
+            with locked(self.folder / LOCK, wait=False):
+                self._check_folder()
+                self._remove_failed_start()
+                self._play_all(notify)
+        except BlockingIOError:
+            raise InputError(f"{self.folder} is in use by another `bough run`; give another --output-dir") from None
+
+    def _play_all(self, notify: Notify) -> None:
+        recipe, lineage = self.folder / FILE_NAME, self.folder / LINEAGE
+        write_atomically(recipe, to_yaml(self.recipe))
+        artifacts = Artifacts(self.recipe.model)
+        with self._tracker() as tracker, self._connections:
+            if tracker:
+                tracker.keep(recipe)
+            else:  # a stage would open a database of its own where the run's could not be opened
+                others = [name for name in self.report_to if name != "mlflow"]
+                self.wiring = replace(self.wiring, report_to=others)
+            for stage in self.stages:
+                record = self._play(stage, artifacts, notify, tracker)
+                self._apply_gate(stage, artifacts, record, notify)
+                self.wiring.add(stage, artifacts)
+                write_json(lineage, self.lineage())
+            if tracker:
+                tracker.keep(lineage)
+
+    def up_to_date(self) -> set[str]:
+        """The folders of the stages that have finished with today's settings and inputs, up to the first that has not.
+
+        Later folders may be left over from earlier settings.
+        """
+        artifacts, found = Artifacts(self.recipe.model), set[str]()
+        for stage in self.stages:
+            stamp = stamped(stage.verb, self.wiring.config(stage, artifacts))
+            record = _finished(self.folder / stage.folder, KINDS[stage.verb], stamp)
+            if record is None:
+                break
+            found.add(stage.folder)
+            if record.goes_on_with is not None:  # what the gate decided
+                inside = self.folder / record.goes_on_with
+                artifacts.model = str(inside) if inside.exists() else record.goes_on_with
+            self.wiring.add(stage, artifacts)
+        return found
+
+    def _tracker(self) -> AbstractContextManager[RecipeTracker | None]:
+        if "mlflow" not in self.report_to:
+            return nullcontext()
+        return RecipeTracker(self.folder, self.recipe.name, self.recipe.model_dump(mode="json"))
+
+    def lineage(self) -> list[dict[str, Any]]:
+        """The inputs and outputs of every stage so far."""
+        records = [(stage, StageRecord.read(self.folder / stage.folder)) for stage in self.stages]
+        return [
+            {"stage": stage.folder, "verb": record.verb, "inputs": record.inputs, "outputs": record.outputs,
+             "finished": record.finished, "note": record.note, "goes_on_with": record.goes_on_with}
+            for stage, record in records if record is not None
+        ]  # fmt: skip
+
+    def _play(self, stage: Planned, artifacts: Artifacts, notify: Notify, tracker: RecipeTracker | None) -> StageRecord:
+        kind, folder = KINDS[stage.verb], self.folder / stage.folder
+        refuse_links(folder)
+        stamp = stamped(stage.verb, self.wiring.config(stage, artifacts))
+        record = _finished(folder, kind, stamp)
+        known = record is not None and tracker is not None and tracker.knows(stage.folder)
+        if record is not None:
+            notify(f"{stage.folder}: already done")
+            if self.shared:
+                self.shared.add(stamp.fingerprint, folder)
+        else:
+            with self.shared.claimed(stamp.fingerprint) if self.shared else nullcontext():
+                record = self._taken(stage, stamp, notify) or self._work(stage, artifacts, stamp, notify)
+        # Training reports for itself. An earlier process may have been killed before it reported the stage.
+        if tracker and kind.writes != "model" and not known:
+            tracker.add(stage.folder, stamp.settings, numbers_of(folder), files_of(folder))
+        return record
+
+    def _taken(self, stage: Planned, stamp: Stamp, notify: Notify) -> StageRecord | None:
+        """The stage as another run has finished it, now in this run's folder; None if there is none."""
+        folder = self.folder / stage.folder
+        source = self.shared.find(stamp.fingerprint, KINDS[stage.verb].artefact) if self.shared else None
+        if source is None or self.shared is None:
+            return None
+        _clear(folder)
+        self.shared.copy(source, folder, name=stage.name, round=stage.round)
+        notify(f"{stage.folder}: the same as {source.parent.name}/{source.name}")
+        return _finished(folder, KINDS[stage.verb], stamp)
+
+    def _work(self, stage: Planned, artifacts: Artifacts, stamp: Stamp, notify: Notify) -> StageRecord:
+        """Runs the stage's command, from the start or from where it was interrupted."""
+        kind, folder = KINDS[stage.verb], self.folder / stage.folder
+        before = StageRecord.read(folder)
+        if before is None or before.fingerprint != stamp.fingerprint:
+            _clear(folder)
+            if before is not None:
+                notify(f"{stage.folder}: its settings or inputs have changed; starting over")
+        record = StageRecord(stage.verb, stage.name, stage.round, stamp.fingerprint, stamp.inputs)
+        folder.mkdir(parents=True, exist_ok=True)
+        record.write(folder)
+        notify(f"{stage.folder}")
+        started = time.monotonic()
+        config = self.wiring.config(stage, artifacts)
+        self._connect(getattr(config, "cluster", None))
+        code = int(resolve(VERBS[stage.verb].run)(config) or 0)
+        if code or not (folder / kind.artefact).exists():
+            raise BoughError(f"{stage.folder} failed; finished stages are kept, and `bough run` resumes here")
+        free_gpu_memory()  # the next stage loads its own models, and other runs may share the GPU
+        record.seconds = time.monotonic() - started
+        record.outputs = {kind.writes: content(folder / kind.artefact)}
+        record.finished = True
+        record.write(folder)
+        if self.shared:
+            self.shared.add(stamp.fingerprint, folder)
+        return record
+
+    def _connect(self, cluster: ClusterConfig | None) -> None:
+        """Connects to the stage's cluster until the run ends: a Ray that is started here takes seconds each time."""
+        if cluster is not None and cluster.address is not None:
+            from bough.rollouts.ray import connected
+
+            self._connections.enter_context(connected(cluster))
+
+    def _apply_gate(self, stage: Planned, artifacts: Artifacts, record: StageRecord, notify: Notify) -> None:
+        """After an evaluation with a gate: a model that is not significantly better is replaced by the one before."""
+        if KINDS[stage.verb].writes != "evaluation":
+            return
+        if not evaluates_the_run(stage):
+            self._record_model(stage, artifacts, record)
+            return
+        here = (self.folder / stage.folder / KINDS[stage.verb].artefact, artifacts.model)
+        if stage.gate is None or artifacts.accepted is None:
+            artifacts.accepted = here
+        else:
+            against = stage.gate.against
+            old, model_before = artifacts.evaluated[against] if against is not None else artifacts.accepted
+            verdict = judge(old, here[0], stage.gate)
+            artifacts.accepted = here if verdict.promote else (old, model_before)
+            artifacts.model = artifacts.accepted[1]
+            record.note = verdict.reason
+            notify(f"{stage.folder}: {verdict.reason}")
+        artifacts.evaluated[stage.name] = here
+        self._record_model(stage, artifacts, record)
+
+    def _record_model(self, stage: Planned, artifacts: Artifacts, record: StageRecord) -> None:
+        """Writes down which model the run continues with after an evaluation."""
+        path = Path(artifacts.model)
+        inside = path.is_relative_to(self.folder)
+        record.goes_on_with = str(path.relative_to(self.folder)) if inside else artifacts.model
+        record.write(self.folder / stage.folder)
+
+    def _check_folder(self) -> None:
+        """A folder contains one recipe's run. Its settings may change; only the stages they concern run again."""
+        if not self.folder.is_dir():
+            return
+        if (self.folder / FILE_NAME).exists():
+            before = read_recipe(self.folder)
+            if before.name != self.recipe.name and not _only_started(self.folder, before):
+                raise InputError(f"{self.folder} contains a run of the recipe {before.name}; give another --output-dir")
+        elif any(path.name != LOCK and not is_draft(path, FILE_NAME) for path in self.folder.iterdir()):
+            raise InputError(f"{self.folder} contains other files; a run needs a folder of its own")
+
+    def _remove_failed_start(self) -> None:
+        """Removes what another recipe left here, if its first stage failed before it had done any work."""
+        if (self.folder / FILE_NAME).exists() and (before := read_recipe(self.folder)).name != self.recipe.name:
+            for stage in plan(before):
+                _clear(self.folder / stage.folder)
+            remove(self.folder / LINEAGE)
+
+
+def _only_started(folder: Path, recipe: Recipe) -> bool:
+    """Whether a run of `recipe` in `folder` has left nothing but preparations: no episodes, no steps, no results."""
+    files = [file for stage in plan(recipe) for file in (folder / stage.folder).rglob("*") if not file.is_dir()]
+    return all(file.name in PREPARATIONS or file.lstat().st_size == 0 for file in files)
+
+
+def _finished(folder: Path, kind: Kind, stamp: Stamp) -> StageRecord | None:
+    """The record of a stage that has finished with the same settings and inputs."""
+    record = StageRecord.read(folder)
+    same = record is not None and record.finished and record.fingerprint == stamp.fingerprint
+    return record if same and (folder / kind.artefact).exists() else None
+
+
+def _clear(folder: Path) -> None:
+    """Removes a stage's folder, if no command is writing into it: their locks are held until it is gone."""
+    with ExitStack() as held:
+        try:
+            for name in LOCKED_FILES:
+                for file in folder.rglob(name) if folder.is_dir() and not folder.is_symlink() else ():
+                    held.enter_context(locked(file, wait=False))
+            remove(folder)
+        except BlockingIOError:
+            raise InputError(
+                f"{folder} is in use: another process is writing there; wait for it, or give another --output-dir"
+            ) from None
+        except OSError as error:
+            raise BoughError(f"{folder}: cannot be removed: {error.strerror}: {error.filename}") from None
+
+
+# The evaluations of a run in order: success with its interval, and the difference from the model before.
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """An evaluation of a run. `compared` is the comparison with the model that the run had continued with, if any."""
+
+    stage: str
+    success: float | None
+    low: float
+    high: float
+    episodes: int
+    lost: int = 0
+    before: str = ""
+    compared: Comparison | None = None
+
+
+def summary(folder: Path, recipe: Recipe) -> list[SummaryRow]:
+    """All finished evaluations in order; p-values are corrected for the number of comparisons (Holm)."""
+    rows: list[SummaryRow] = []
+    seen: list[tuple[str, Results]] = []
+    held: list[tuple[str, Results]] = []  # those of the model in use last
+    for stage, record, results in _evaluations(folder, recipe):
+        rows.append(_with_comparison(_row(stage, results), held, results))
+        seen.append((stage, results))
+        onward = record.goes_on_with
+        of_it = [one for one in seen if _played(one[1]).endswith(onward)] if onward else seen[-1:]
+        held = [one for one in held if one not in of_it] + of_it or seen[:1]
+    corrected = iter(holm([row.compared.success.p for row in rows if row.compared]))
+    return [
+        replace(row, compared=replace(row.compared, adjusted_p=next(corrected))) if row.compared else row
+        for row in rows
+    ]
+
+
+def _played(results: Results) -> str:
+    """The model that was evaluated, without the digest that a folder outside the working directory has."""
+    return results.models[-1].name.partition("@")[0]
+
+
+def _with_comparison(row: SummaryRow, held: list[tuple[str, Results]], results: Results) -> SummaryRow:
+    """The row with the comparison to the newest evaluation of the same tasks: a run may have several sets of them."""
+    for before, old in reversed(held):
+        if (compared := _compared(old, results)) is not None:
+            return replace(row, before=before, compared=compared)
+    return replace(row, before=held[-1][0]) if held else row
+
+
+def _evaluations(folder: Path, recipe: Recipe) -> Iterator[tuple[str, StageRecord, Results]]:
+    for stage in plan(recipe):
+        record = StageRecord.read(folder / stage.folder)
+        if record is None or not record.finished or stage.verb != "eval":
+            continue
+        try:
+            yield stage.folder, record, Results.read(folder / stage.folder)
+        except InputError:  # `bough eval --eval-file` writes another kind of file
+            continue
+
+
+def _row(stage: str, results: Results) -> SummaryRow:
+    model, early = results.models[-1], results.stop_width is not None
+    found = report(model.outcomes, lost=model.lost, level=0.95, sequential=early).success
+    if found is None or found.interval is None:
+        return SummaryRow(stage, None, 0.0, 1.0, len(model.outcomes), len(model.lost))
+    return SummaryRow(stage, found.mean, found.interval.low, found.interval.high, len(model.outcomes), len(model.lost))
+
+
+def _compared(before: Results, after: Results) -> Comparison | None:
+    early = before.stop_width is not None or after.stop_width is not None
+    try:
+        return compare([before.models[-1], after.models[-1]], sequential=early)[0]
+    except InputError:  # different tasks cannot be compared
+        return None

@@ -1,0 +1,327 @@
+"""The result of a sweep: for each combination and each evaluation, success across seeds; as JSON, CSV and Markdown."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import io
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue
+
+from bough.config.yaml_file import write_value
+from bough.errors import InputError
+from bough.evaluation.success import Measure
+from bough.experiments.recipe import Recipe, load_recipe
+from bough.files import text_digest
+
+LEVEL = 0.95
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """An evaluation of one combination. `values` is empty for an evaluation that no varied setting affects.
+
+    `rates` are the success rates of the finished runs by the number of their seed; `seeds` is how many
+    there should be.
+    """
+
+    values: dict[str, JsonValue]
+    evaluation: str
+    seeds: int
+    rates: dict[int, float | None]
+    success: Measure
+    lost: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        rates = {str(seed): rate for seed, rate in self.rates.items()}
+        return vars(self) | {"rates": rates, "success": self.success.to_json()}
+
+    @property
+    def interval(self) -> str:
+        found = self.success.interval
+        return f"{found.low:.1%} – {found.high:.1%}" if found else ""
+
+    @property
+    def mean(self) -> str:
+        return "unknown" if self.success.mean is None else f"{self.success.mean:.1%}"
+
+    @property
+    def by_seed(self) -> str:
+        rates = ["?" if rate is None else f"{100 * rate:.1f}" for rate in self.rates.values()]
+        missing = self.seeds - len(rates)
+        return " ".join([*rates, *([f"({missing} of {self.seeds} missing)"] if missing else [])])
+
+    @property
+    def episodes(self) -> str:
+        return f"{self.success.episodes}, {self.lost} lost" if self.lost else str(self.success.episodes)
+
+
+def header(settings: Sequence[str]) -> list[str]:
+    return [*settings, "evaluation", "success", f"{LEVEL:.0%} interval", "by seed, %", "episodes"]
+
+
+def cells(row: SweepRow, settings: Sequence[str]) -> list[str]:
+    """A row as text, for the terminal and for Markdown."""
+    values = [write_value(row.values[key]) if key in row.values else ALL for key in settings]
+    return [*values, row.evaluation, row.mean, row.interval, row.by_seed, row.episodes]
+
+
+def markdown(rows: Sequence[SweepRow], settings: Sequence[str], failed: Mapping[str, str]) -> str:
+    """The table as Markdown, and how to read it."""
+    lines = [header(settings), ["---"] * len(header(settings)), *(cells(row, settings) for row in rows)]
+    text = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+    methods = {row.success.interval.method for row in rows if row.success.interval}
+    text += ["", f"Success is the mean over seeds. {LEVEL:.0%} intervals: {' / '.join(sorted(methods)) or 'none'}."]
+    if failed:
+        text += ["", "Failed runs:", "", *(f"- {name}: {why.splitlines()[0]}" for name, why in failed.items())]
+    return "\n".join([*text, ""])
+
+
+def as_csv(rows: Sequence[SweepRow], settings: Sequence[str]) -> str:
+    """The table as CSV, with one line per combination and evaluation; rates are fractions."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([*settings, "evaluation", "success", "low", "high", "rates", "seeds", "episodes", "lost"])
+    for row in rows:
+        values = [write_value(row.values[key]) if key in row.values else "" for key in settings]
+        interval = row.success.interval
+        ends = (interval.low, interval.high) if interval else ("", "")
+        rates = " ".join("" if rate is None else f"{rate:.6g}" for rate in row.rates.values())
+        mean = "" if row.success.mean is None else row.success.mean
+        writer.writerow([*values, row.evaluation, mean, *ends, rates, len(row.rates), row.success.episodes, row.lost])
+    return file.getvalue()
+
+
+# The figure of a sweep, as SVG: success over the first varied setting, one series per combination of the others.
+# A large dot is the mean over seeds on its interval, small dots are the seeds. Colours have a middle brightness, so
+# that they are readable on light and dark pages.
+
+COLOURS = ("#3f9b5f", "#4a86c8", "#c2702e", "#9a6bc4", "#b8566f", "#8a8f2a")
+LEFT, RIGHT, HEIGHT, LEGEND_ROW = 60, 730, 240, 20
+# Pixels between series at one value, and between the axis' ends and the outer values.
+DODGE, MARGIN = 9, 50
+# Values that span this factor are drawn on a logarithmic axis.
+LOGARITHMIC = 10
+
+
+class Axis:
+    """Where the values of the varied setting are: to scale if they are numbers, else side by side."""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self.values = list(values)
+        numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+        self.to_scale = numbers and len(self.values) > 1
+        self.log = self.to_scale and min(values) > 0 and max(values) / min(values) >= LOGARITHMIC
+        places = [self._scaled(value) for value in values] if self.to_scale else list(range(len(self.values)))
+        low, high = min(places), max(places)
+        start, width = LEFT + MARGIN, RIGHT - LEFT - 2 * MARGIN
+        self.places = [start + width * ((one - low) / (high - low) if high > low else 0.5) for one in places]
+
+    def place(self, value: Any) -> float:
+        """The x coordinate of one of the values."""
+        return next(place for place, one in zip(self.places, self.values, strict=True) if _same(one, value))
+
+    def _scaled(self, value: float) -> float:
+        return math.log(value) if self.log else float(value)
+
+
+def draw(rows: Sequence[SweepRow]) -> str:
+    """The figure of the rows of one evaluation, which all have the same varied settings."""
+    first, *others = rows[0].values
+    axis = Axis(_distinct([row.values[first] for row in rows]))
+    series = _distinct([{key: row.values[key] for key in others} for row in rows])
+    top = 15 + LEGEND_ROW * (len(series) if others else 0)
+    bottom = top + HEIGHT
+    parts = [_grid(top, bottom, percent) for percent in range(0, 101, 20)]
+    parts += [
+        text_at(x, bottom + 20, write_value(value), "middle") for x, value in zip(axis.places, axis.values, strict=True)
+    ]
+    scale = ", logarithmic" if axis.log else ""
+    parts.append(text_at((LEFT + RIGHT) / 2, bottom + 44, f"{first}{scale}", "middle"))
+    parts.append(text_at(RIGHT, bottom + 44, rows[0].evaluation, "end"))
+    for number, values in enumerate(series):
+        colour, shift = COLOURS[number % len(COLOURS)], DODGE * (number - (len(series) - 1) / 2)
+        if others:
+            y = 12 + LEGEND_ROW * number
+            parts.append(f'<circle cx="{LEFT + 6}" cy="{y}" r="5" fill="{colour}"/>')
+            parts.append(text_at(LEFT + 18, y + 4, label(values)))
+        mine = [row for row in rows if {key: row.values[key] for key in others} == values]
+        places = [axis.place(row.values[first]) + shift for row in mine]
+        parts += _series(mine, places, (top, bottom), colour, joined=axis.to_scale)
+    return document(bottom + 58, _about(rows), parts)
+
+
+def _series(
+    rows: Sequence[SweepRow], places: Sequence[float], span: tuple[int, int], colour: str, *, joined: bool
+) -> list[str]:
+    def down(rate: float) -> float:
+        return span[1] - (span[1] - span[0]) * rate
+
+    known = [(x, row) for x, row in zip(places, rows, strict=True) if row.success.mean is not None]
+    known.sort(key=lambda pair: pair[0])
+    parts = []
+    for (x1, one), (x2, other) in pairwise(known) if joined else ():
+        assert one.success.mean is not None and other.success.mean is not None
+        ends = f'x1="{x1:.1f}" y1="{down(one.success.mean):.1f}" x2="{x2:.1f}" y2="{down(other.success.mean):.1f}"'
+        parts.append(f'<line {ends} stroke="{colour}" stroke-opacity="0.6"/>')
+    for x, row in known:
+        assert row.success.mean is not None
+        if (interval := row.success.interval) is not None:
+            ends = f'x1="{x:.1f}" x2="{x:.1f}" y1="{down(interval.low):.1f}" y2="{down(interval.high):.1f}"'
+            style = f'stroke="{colour}" stroke-width="4" stroke-opacity="0.5" stroke-linecap="round"'
+            parts.append(f"<line {ends} {style}/>")
+        parts += [
+            f'<circle cx="{x:.1f}" cy="{down(rate):.1f}" r="2.5" fill="none" stroke="{INK}"/>'
+            for rate in row.rates.values()
+            if rate is not None
+        ]
+        parts.append(f'<circle cx="{x:.1f}" cy="{down(row.success.mean):.1f}" r="5" fill="{colour}"/>')
+    return parts
+
+
+def _distinct(values: Sequence[Any]) -> list[Any]:
+    """The different values in their order; lists and mappings are values too."""
+    return [value for at, value in enumerate(values) if not any(_same(value, one) for one in values[:at])]
+
+
+def _same(one: Any, other: Any) -> bool:
+    return bool(one == other and isinstance(one, bool) == isinstance(other, bool))
+
+
+def _about(rows: Sequence[SweepRow]) -> str:
+    said = [f"{label(row.values)}: {row.mean}" + (f" ({row.interval})" if row.interval else "") for row in rows]
+    return f"{rows[0].evaluation}: success with {LEVEL:.0%} intervals across seeds: {'; '.join(said)}"
+
+
+def _grid(top: int, bottom: int, percent: int) -> str:
+    y = bottom - (bottom - top) * percent / 100
+    line = f'<line x1="{LEFT}" x2="{RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="{FAINT}"/>'
+    return line + text_at(LEFT - 10, y + 4, f"{percent}%", "end")
+
+
+# The pieces of which figures are made: text and the SVG around it, readable on light and dark pages.
+
+INK, FAINT = "#76808c", "#76808c55"
+WIDTH = 760
+
+
+def text_at(x: float, y: float, content: str, anchor: str = "start") -> str:
+    """A line of text; `anchor` says which part of it is at x."""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{INK}">{escape(content)}</text>'
+
+
+def document(height: int, about: str, parts: Sequence[str]) -> str:
+    """The whole figure; `about` is what a screen reader says of it."""
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
+        f'font-family="system-ui, sans-serif" font-size="13">'
+    )
+    return "\n".join([head, f"<title>{escape(about)}</title>", *parts, "</svg>", ""])
+
+
+# The runs of a sweep: every combination of the varied settings with every seed, each as a recipe of its own.
+
+# More runs than this take months; a command line that asks for them is a mistake.
+MAX_RUNS = 1000
+MAX_NAME = 80
+
+
+@dataclass(frozen=True)
+class Variation:
+    """One run: the values of the varied settings, the number of its seed (from 0), and the recipe with both."""
+
+    values: dict[str, JsonValue]
+    seed: int
+    recipe: Recipe
+
+    @property
+    def label(self) -> str:
+        return f"{label(self.values)}, seed {self.seed}"
+
+    @property
+    def name(self) -> str:
+        """The name of its folder: it depends on nothing but its own values and seed, so that others can be added."""
+        written = label(self.values)
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", written).strip("-.")
+        simple = all(isinstance(value, int | float) for value in self.values.values())
+        if not simple or len(plain) > MAX_NAME:  # two values may look alike without their punctuation
+            plain = f"{plain[:MAX_NAME]}-{text_digest(written, size=4)}"
+        return f"{plain}-seed-{self.seed}"
+
+
+def label(values: Mapping[str, JsonValue]) -> str:
+    """The values of the varied settings as text."""
+    return ", ".join(f"{key}={write_value(value)}" for key, value in values.items())
+
+
+def variations(
+    recipe: Path, vary: Mapping[str, Sequence[JsonValue]], seeds: int, changes: Mapping[str, JsonValue]
+) -> list[Variation]:
+    """Every combination in order, each with all seeds. InputError lists what cannot be varied."""
+    if problems := list(_problems(vary, seeds, changes)):
+        raise InputError("--vary cannot be applied:", problems)
+    found = []
+    for values in (dict(zip(vary, chosen, strict=True)) for chosen in itertools.product(*vary.values())):
+        try:
+            base = load_recipe(recipe, {**changes, **values})
+        except InputError as error:
+            raise InputError(error.message.replace("--set", "--vary or --set"), error.problems) from None
+        found += [Variation(values, seed, shifted(base, seed)) for seed in range(seeds)]
+    return found
+
+
+def shifted(recipe: Recipe, by: int) -> Recipe:
+    """The recipe with `by` added to its seed and to the seeds that stages set themselves.
+
+    All randomness of the run changes: tasks, demonstrations, training and evaluation.
+    """
+    stages = copy.deepcopy(recipe.stages)
+    for settings in _with_seeds(stages):
+        settings["seed"] += by
+    return recipe.model_copy(update={"seed": recipe.seed + by, "stages": stages})
+
+
+def _with_seeds(stages: Any) -> Iterator[dict[str, Any]]:
+    """The settings of every stage that sets a seed."""
+    for stage in stages if isinstance(stages, list) else ():
+        for verb, settings in stage.items() if isinstance(stage, dict) else ():
+            if isinstance(settings, dict) and verb == "repeat":
+                yield from _with_seeds(settings.get("stages"))
+            elif isinstance(settings, dict) and type(settings.get("seed")) is int:
+                yield settings
+
+
+def _problems(vary: Mapping[str, Sequence[JsonValue]], seeds: int, changes: Mapping[str, JsonValue]) -> Iterator[str]:
+    count = seeds
+    for key, values in vary.items():
+        count *= len(values)
+        if key.rpartition(".")[2] == "seed":
+            yield f"{key}: seeds are varied with --seeds N"
+        elif "." not in key and key != "model":
+            yield f"{key}: only model, defaults.SETTING and STAGE.SETTING can be varied, such as dpo.beta"
+        if key in changes:
+            yield f"{key} is also given with --set; give it once"
+        if not values:
+            yield f"{key} has no values; give at least one"
+        for value in _twice(values):
+            yield f"{key} has the value {write_value(value)} twice"
+    if count > MAX_RUNS:
+        yield f"it asks for {count:,} runs; at most {MAX_RUNS:,} are possible"
+
+
+def _twice(values: Sequence[JsonValue]) -> list[JsonValue]:
+    return [
+        value
+        for at, value in enumerate(values)
+        if any((type(value) is bool) == (type(one) is bool) and value == one for one in values[:at])
+    ]

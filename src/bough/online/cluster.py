@@ -1,0 +1,211 @@
+"""The workers of a cluster as what samples from the policy in training: each version of the weights is sent to them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import Future
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, fields
+from math import ceil
+from typing import Any, Self
+
+import torch
+
+from bough.chat.template import load_template
+from bough.engines.local.engine import LocalEngine
+from bough.environments.base import Environment
+from bough.errors import InputError
+from bough.event_loop import BackgroundLoop
+from bough.methods.distill import OnlineConfig
+from bough.online.samplers import ByName, HeldTokens, Meter, NewestTokens, News, OneAtATime, TemperatureAgents, Versions
+from bough.policy.adapters import ACTOR, AdapterWeights
+from bough.policy.load import base_and_adapter, load_model
+from bough.policy.policy import Policy
+from bough.rollouts.agents import ModelAgent
+from bough.rollouts.ray_weights import Publisher, Subscriber, Version, trained_weights
+from bough.rollouts.ray_workers import WorkerSpec, cluster_runner
+from bough.rollouts.runner import Attempt, Images, Runner
+from bough.training.run import precision
+from bough.types import Trajectory
+
+
+class ClusterSampler:
+    """Workers that play whole episodes.
+
+    They have weights of their own, so with `max_staleness` above 0 they play while the policy
+    trains. With 0, nothing is in flight between two versions.
+    """
+
+    def __init__(
+        self, config: OnlineConfig, policy: Policy, environment_class: type[Environment], loop: BackgroundLoop
+    ) -> None:
+        if config.sampler.engine != "local":
+            raise InputError(
+                f"--engine {config.sampler.engine} does not go with --cluster: workers sample by themselves"
+            )
+        self.overlaps = config.rollouts.max_staleness > 0
+        self._policy, self._loop = policy, loop
+        # The version in training, those that a batch may still be learnt from, and one that is on its way.
+        self.publisher = Publisher(keep=config.rollouts.max_staleness + 2)
+        self._stack = AsyncExitStack()
+        self._sent: Future[None] | None = None
+        spec = WorkerSpec(environment_class, PolicyAgents.of(config, policy), config.limits)
+        trains_on_gpu, learners = policy.device.type == "cuda", config.cluster.learners
+        opened = cluster_runner(
+            config.cluster,
+            spec,
+            concurrency=config.rollouts.concurrency,
+            uses_gpu=True,
+            # Each learner trains on a GPU. A user who sets the GPUs of a worker may share it.
+            reserved_gpus=learners if trains_on_gpu and learners > 1 and config.cluster.gpus_per_worker is None else 0,
+            # A single learner is the driver, which is not a process of Ray's.
+            reserved_cpus=learners if learners > 1 else 0,
+            driver_gpu=(policy.device.index or 0) if trains_on_gpu and learners == 1 else None,
+        )
+        self.runner = loop.run(self._stack.enter_async_context(opened))
+
+    @property
+    def worker_losses(self) -> int:
+        return self.runner.worker_losses
+
+    def renew(self, name: str) -> None:
+        self.publisher.publish(name, trained_weights(self._policy))
+        # It is not waited for: a worker that does not answer must not hold up the others. An
+        # episode that arrives before the news waits for it on the worker.
+        sending = self.runner.renew(name, self.publisher.offers)
+        self._sent = asyncio.run_coroutine_threadsafe(sending, self._loop.loop)
+
+    def pause(self) -> None:
+        """The policy is not shared with the workers."""
+
+    async def close(self) -> None:
+        if self._sent is not None:
+            self._sent.cancel()
+        await self._stack.aclose()
+
+
+class VersionedRunner:
+    """Hands out attempts with the newest version at that time, and meters what comes back."""
+
+    def __init__(self, runner: Runner, publisher: Publisher, meter: Meter) -> None:
+        self._runner, self._publisher, self._meter = runner, publisher, meter
+
+    async def play(self, attempt: Attempt, *, episode: str | None = None) -> tuple[Trajectory, Images]:
+        self._meter.request()
+        num_tokens = 0
+        try:
+            versioned = VersionedAttempt.of(attempt, self._publisher.newest)
+            record, images = await self._runner.play(versioned, episode=episode)
+            num_tokens = int(str(record.info.get("completion_tokens", 0)))
+            return record, images
+        finally:
+            self._meter.answer(num_tokens)
+
+
+# The policy in training on a worker of a cluster: the same base model, with the weights that the trainer sends.
+
+log = logging.getLogger(__name__)
+PROBE = "probe"
+
+
+@dataclass(frozen=True)
+class VersionedAttempt(Attempt):
+    """An attempt that is to be played with a version of the weights."""
+
+    version: Version | None = None
+
+    @classmethod
+    def of(cls, attempt: Attempt, version: Version) -> Self:
+        return cls(**{one.name: getattr(attempt, one.name) for one in fields(Attempt)}, version=version)
+
+
+@dataclass(frozen=True)
+class PolicyAgents:
+    """Makes a worker's agents. `adapter` is peft's configuration of the actor, None where all weights are trained.
+
+    The worker needs no adapter files: it gets the shape of the actor from here and its weights from the trainer.
+    """
+
+    config: OnlineConfig
+    adapter: Any
+    max_running: int
+
+    @classmethod
+    def of(cls, config: OnlineConfig, policy: Policy) -> Self:
+        adapter = policy.model.peft_config[ACTOR] if policy.has_adapter else None
+        concurrency = config.rollouts.concurrency
+        # A quick worker may be given twice its share.
+        share = 2 * ceil(concurrency / (config.cluster.workers or 1))
+        return cls(config, adapter, min(concurrency, share))
+
+    async def __call__(self) -> WorkerAgents:
+        return await asyncio.to_thread(self._made)
+
+    def _made(self) -> WorkerAgents:
+        config = self.config
+        template = load_template(base_and_adapter(config.model)[0], config.calls.chat_template)
+        policy, news = load_sampling_policy(config, self.adapter), News(Subscriber())
+        options = {
+            "tokenizer": template.tokenizer, "max_length": config.calls.max_length, "max_running": self.max_running,
+        }  # fmt: skip
+        versions: Versions | None = None
+        if policy.has_adapter and config.rollouts.max_staleness:
+            versions = open_by_name(policy, news, options)
+        versions = versions or OneAtATime(LocalEngine.of(policy, **options), policy, news)
+        agents = TemperatureAgents(config, versions.engine, template)
+        return WorkerAgents(versions, agents, swaps=config.cluster.swap_mid_episode)
+
+
+class WorkerAgents:
+    """Plays each attempt with its version of the weights, or with `swaps` each call with the newest."""
+
+    def __init__(self, versions: Versions, agents: TemperatureAgents, *, swaps: bool) -> None:
+        self._versions, self._agents, self._swaps = versions, agents, swaps
+
+    @asynccontextmanager
+    async def playing(self, attempt: Attempt) -> AsyncIterator[ModelAgent]:
+        assert isinstance(attempt, VersionedAttempt) and attempt.version is not None
+        if self._swaps:
+            yield self._agents(attempt, NewestTokens(self._versions, attempt.version))
+            return
+        # Before the episode begins: the time limit of an episode does not count the wait for weights.
+        async with self._versions.holding(attempt.version) as version:
+            yield self._agents(attempt, HeldTokens(self._versions, version))
+
+    async def renew(self, name: str, weights: Any) -> None:  # noqa: ARG002  every offer has its own name
+        """Hears of the versions that there are now. They are fetched when an episode needs them."""
+        self._versions.news.hear(weights)
+
+    async def close(self) -> None:
+        await self._versions.engine.close()
+
+
+def load_sampling_policy(config: OnlineConfig, adapter: Any) -> Policy:
+    """The trainer's policy without its weights: what it trains is not set yet."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    autocast = precision(config, device)
+    # As the trainer has them: frozen weights in the type they are computed with, trained ones in float32.
+    dtype = autocast if autocast and adapter is not None else torch.float32
+    name = base_and_adapter(config.model)[0]
+    model = load_model(name, dtype=dtype, device=device, quantize=config.lora.qlora)
+    if adapter is not None:
+        from peft import get_peft_model
+
+        model = get_peft_model(model, adapter, adapter_name=ACTOR)
+    policy = Policy(model, attention=config.machine.attention, autocast=autocast, device=device)
+    return policy.eval().requires_grad_(False)
+
+
+def open_by_name(policy: Policy, news: News, options: Mapping[str, Any]) -> ByName | None:
+    """Versions side by side; None where the engine cannot have such adapters by name."""
+    engine = LocalEngine.of(policy, fold=False, **options)
+    try:
+        engine.set_adapter(PROBE, AdapterWeights.of(policy.model))
+        engine.remove_adapter(PROBE)
+    except InputError as error:
+        log.warning("Workers take new weights when all their episodes have ended: %s.", error)
+        engine.worker.close()
+        return None
+    return ByName(engine, policy.model.peft_config[ACTOR].to_dict(), news)

@@ -1,0 +1,521 @@
+"""Which tasks are started when, and when a batch is complete.
+
+Tasks have numbers, in the order in which they are first started. Every group that turns out to
+teach nothing makes room for one more task.
+
+With `max_staleness` 0 a batch takes the first `size` groups by number that teach something, so
+its tasks follow from the outcomes alone, whichever episode ends first. If slots would be idle,
+tasks are also started early: as many as make `size` groups that teach something at the share of
+such groups in earlier batches. Without that, replacements come in one wave after another, each a
+fraction of the one before and as long as the longest episode. Started tasks that the batch does
+not need after all are a surplus: they are started again for the next batch, with its weights.
+
+With `max_staleness` N, up to N further batches are played ahead, and a batch takes the groups
+that are complete, the oldest first.
+
+`resample` limits the tasks that are tried for a batch. If all of them teach nothing, as
+many are tried again, `DRAWS` times in all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from queue import SimpleQueue
+from statistics import fmean
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+from bough.errors import RowError
+from bough.event_loop import BackgroundLoop, StopRequestedError
+from bough.methods.grpo import GroupExample
+from bough.policy.processes import deal
+from bough.rollouts.collect import Tally, play_attempt
+from bough.rollouts.runner import Attempt, Runner, spare_what_is_loaded
+from bough.trees.build import partition
+from bough.types import Call, Group, Trajectory, Turn
+
+# What an earlier batch counts in the share of groups that teach something, for each batch since.
+DECAY = 0.5
+# Draws without a single group to learn from: the first may be bad luck, this many in a row are not.
+DRAWS = 4
+
+Verdict = Literal["wait", "complete", "nothing", "lost"]
+
+
+class Ended(Protocol):
+    """What came of one task."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def teaches(self) -> bool: ...
+
+    @property
+    def age(self) -> int:
+        """Batches since the weights that sampled it; more for the next batch."""
+
+    @property
+    def num_finished(self) -> int:
+        """Episodes that were played to their end."""
+
+    @property
+    def num_lost(self) -> int:
+        """Episodes that the environment or the engine broke."""
+
+
+O = TypeVar("O", bound=Ended)  # noqa: E741
+
+
+@dataclass
+class Pace(Generic[O]):
+    """Numbers of tasks that are open (started), again (to be started once more) and what has ended.
+
+    `surplus` are tasks that were started for the last batch and that it did not need.
+    """
+
+    size: int
+    budget: int
+    max_staleness: int = 0
+    next_number: int = 0
+    open: set[int] = field(default_factory=set)
+    again: list[int] = field(default_factory=list)
+    ended: list[O] = field(default_factory=list)
+    surplus: list[int] = field(default_factory=list)
+    _draws: int = 1
+    _tried: float = 0.0  # of earlier batches, with `DECAY`
+    _taught: float = 0.0
+    _lead: int = 0  # batches that may be played ahead of the one that is gathered; -1: not even that one
+
+    def restore(self, next_number: int, unfinished: list[int]) -> None:
+        """As it was after a batch: `unfinished` tasks were started but are in no batch yet."""
+        self.next_number, self.again = next_number, sorted(unfinished)
+        self.open, self.ended = set(), []
+
+    @property
+    def unfinished(self) -> list[int]:
+        """Tasks that were started and are in no batch yet."""
+        return sorted({*self.open, *self.again, *(one.number for one in self.ended)})
+
+    def begin(self, num_later: int) -> None:
+        """The next batch is wanted now; the run has `num_later` batches after it."""
+        self._draws, self._lead = 1, min(self.max_staleness, num_later)
+
+    def starts(self, idle: int = 0, per_task: int = 1) -> Iterator[int]:
+        """The tasks to start now, where `idle` episodes more could be in flight and each task has `per_task`."""
+        while self._has_room() or (idle > 0 and self._has_room_early()):
+            idle -= per_task
+            if self.again:
+                number = self.again.pop(0)
+            else:
+                number = self.next_number
+                self.next_number += 1
+            self.open.add(number)
+            yield number
+
+    def end(self, outcome: O) -> None:
+        """A started task has ended."""
+        self.open.remove(outcome.number)
+        self.ended.append(outcome)
+
+    def verdict(self) -> Verdict:
+        """Whether the batch is complete, teaches nothing, or too much was lost; else more must end first."""
+        settled = self._settled()
+        teaching = sum(one.teaches for one in settled)
+        if self._is_broken(settled):
+            return "lost"
+        if teaching >= self.size:
+            return "complete"
+        if len(settled) < self._draws * self.budget:
+            return "wait"
+        if teaching:
+            return "complete"
+        if sum(one.num_lost for one in self.last_draw) > sum(one.num_finished for one in self.last_draw):
+            return "lost"
+        if self._draws == DRAWS:
+            return "nothing"
+        self._draws += 1
+        return "wait"
+
+    @property
+    def last_draw(self) -> list[O]:
+        """What has ended of the tasks that were tried last."""
+        return self._settled()[(self._draws - 1) * self.budget :]
+
+    def take(self) -> tuple[list[O], list[O]]:
+        """The groups of the batch, and all that was played for it, by number.
+
+        Groups beyond the batch stay for the next one: the youngest, for the others may then be too old.
+        With `max_staleness` 0 none may stay, and `surplus` names the tasks of those groups.
+        """
+        chosen, used = self._take_settled() if not self.max_staleness else self._take_oldest()
+        self._tried = DECAY * self._tried + len(used)
+        self._taught = DECAY * self._taught + len(chosen)
+        self._lead -= 1
+        return chosen, used
+
+    def _take_settled(self) -> tuple[list[O], list[O]]:
+        used = self._settled()
+        taken = {one.number for one in used}
+        self.surplus = sorted({*self.open, *(one.number for one in self.ended)} - taken)
+        self.open, self.ended = set(), []
+        again = [*self.again, *self.surplus]
+        while self.next_number - 1 in again:  # as if they had never been started
+            self.next_number -= 1
+            again.remove(self.next_number)
+        self.again = sorted(again)
+        return [one for one in used if one.teaches], used
+
+    def _take_oldest(self) -> tuple[list[O], list[O]]:
+        by_number = sorted(self.ended, key=lambda one: one.number)
+        oldest_first = sorted((one for one in by_number if one.teaches), key=lambda one: -one.age)
+        left = {one.number for one in oldest_first[self.size :]}
+        used = [one for one in by_number if one.number not in left]
+        self.ended = [one for one in by_number if one.number in left]
+        return [one for one in used if one.teaches], used
+
+    def _settled(self) -> list[O]:
+        """What decides about the batch: all that has ended.
+
+        With `max_staleness` 0 it is what a loop without any concurrency would have played by now: the
+        tasks before the first that is open, up to the one that makes the batch complete.
+        """
+        if self.max_staleness:
+            return self.ended
+        settled, teaching = list[O](), 0
+        first_open = min(self.open, default=self.next_number)
+        for one in sorted(self.ended, key=lambda one: one.number):
+            if one.number > first_open or teaching == self.size:
+                break
+            settled.append(one)
+            teaching += one.teaches
+        return settled
+
+    @property
+    def _num_teaching(self) -> int:
+        return sum(one.teaches for one in self.ended)
+
+    def _is_broken(self, settled: list[O]) -> bool:
+        """One task may break its environment; where several lose every episode, it is broken itself."""
+        enough = max(2, self.size)
+        first = settled if self.max_staleness else settled[:enough]
+        return len(first) >= enough and not any(one.num_finished for one in first)
+
+    def _has_room_early(self) -> bool:
+        """Whether the open tasks are expected to teach too little to complete the batch."""
+        tried = len(self.ended) + len(self.open)
+        if self.max_staleness or self._lead < 0 or not self._tried or tried >= self._draws * self.budget:
+            return False
+        return self._num_teaching + len(self.open) * self._taught / self._tried < self.size
+
+    def _has_room(self) -> bool:
+        ahead = self._lead * self.size
+        tried = len(self.ended) + len(self.open)
+        if self._num_teaching + len(self.open) >= self.size + ahead or tried >= self._draws * self.budget + ahead:
+            return False
+        # Until one episode is finished, the environment may be broken: nothing that was lost is replaced.
+        return any(one.num_finished for one in self.ended) or tried < max(2, self.size) + ahead
+
+
+# Episodes that are always in flight: as one ends, the next begins.
+# They are played on an event loop in a thread of its own, so they continue while the caller trains. A finished
+# episode is on disk before the caller hears of it.
+# An episode whose environment or engine failed in every retry is tried again when nothing else is in flight, alone
+# and just as often, as in `bough collect`; then it is lost.
+
+
+@dataclass(frozen=True)
+class Job:
+    """An attempt at the task with this number."""
+
+    number: int
+    attempt: Attempt
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished episode, or why there is none."""
+
+    job: Job
+    episode: Trajectory | None
+    error: str | None = None
+
+
+class EpisodeStream:
+    """Plays jobs in the order in which they are submitted, `concurrency` at a time.
+
+    `runner` plays them; `keep` writes a finished episode to the disk, with the range of versions of
+    the policy that sampled it; `watch` hears how many episodes are in flight.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        loop: BackgroundLoop,
+        *,
+        concurrency: int,
+        retries: int,
+        keep: Callable[[int, Trajectory, range], None],
+        watch: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self.runner, self.concurrency, self.retries, self.version = runner, concurrency, retries, 0
+        self._loop, self._keep, self._watch = loop, keep, watch
+        self._results: SimpleQueue[Result | BaseException] = SimpleQueue()
+        self._waiting: deque[Job] = deque()
+        self._put_off: deque[Job] = deque()
+        self._running: set[asyncio.Task[None]] = set()
+        self._writing: set[asyncio.Task[None]] = set()
+        self._disk = ThreadPoolExecutor(1, "bough-episodes")  # one at a time: the attempts at a task share a file
+
+    def submit(self, jobs: Iterable[Job]) -> None:
+        spare_what_is_loaded()
+        self._loop.loop.call_soon_threadsafe(self._add, list(jobs))
+
+    def results(self) -> Iterator[Result]:
+        """Waits for the next episode to end; then all that have ended.
+
+        Raises the first error that is neither the environment's nor the engine's.
+        """
+        yield self._result()
+        while not self._results.empty():
+            yield self._result()
+
+    def _result(self) -> Result:
+        result = self._results.get()
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    def interrupt(self) -> None:
+        """Raises StopRequestedError in the thread that waits for results, or that will."""
+        self._results.put(StopRequestedError())
+
+    def clear(self) -> int:
+        """Cancels all jobs and forgets the results that were not asked for; returns how many episodes had begun."""
+        begun = self.cancel()
+        while not self._results.empty():
+            self._result()
+            begun += 1
+        return begun
+
+    def cancel(self) -> int:
+        """Cancels all jobs; finished episodes are on disk. Returns how many were not finished."""
+        return self._loop.run(self._cancel())
+
+    def close(self) -> None:
+        """Cancels what is in flight."""
+        self.cancel()
+        self._disk.shutdown()
+
+    def _add(self, jobs: list[Job]) -> None:
+        self._waiting.extend(jobs)
+        self._fill()
+
+    def _fill(self) -> None:
+        while len(self._running) < self.concurrency and self._waiting:
+            self._start(self._waiting.popleft(), alone=False)
+        if not self._running and self._put_off:
+            self._start(self._put_off.popleft(), alone=True)
+        self._watch(len(self._running))
+
+    def _start(self, job: Job, *, alone: bool) -> None:
+        task = self._loop.loop.create_task(self._play(job, alone))
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            self._results.put(error)
+        self._fill()
+
+    async def _play(self, job: Job, alone: bool) -> None:
+        began, tally = self.version, Tally()
+        first = self.retries + 1 if alone else 0
+        tries = range(first, first + self.retries + 1)
+        # A task may be in flight twice: its number is part of the name.
+        name = f"{job.number}/{job.attempt.id}"
+        played = await play_attempt(self.runner, job.attempt, tries, tally, episode=name)
+        if played is None:
+            if self.retries and not alone:
+                self._put_off.append(job)
+            else:
+                self._results.put(Result(job, None, tally.lost[job.attempt.id]))
+            return
+        # The slot is free for the next episode while this one is written.
+        task = self._loop.loop.create_task(self._write(job, played[0], range(began, self.version + 1)))
+        self._writing.add(task)
+        task.add_done_callback(self._written)
+
+    async def _write(self, job: Job, episode: Trajectory, versions: range) -> None:
+        try:
+            await self._loop.loop.run_in_executor(self._disk, self._keep, job.number, episode, versions)
+        except RowError as error:  # a retry would not help
+            self._results.put(Result(job, None, str(error)))
+        else:
+            self._results.put(Result(job, episode))
+
+    def _written(self, task: asyncio.Task[None]) -> None:
+        self._writing.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._results.put(error)
+
+    async def _cancel(self) -> int:
+        """Returns how many episodes were ended by it."""
+        self._waiting.clear()
+        self._put_off.clear()
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        ended = await asyncio.gather(*running, return_exceptions=True)
+        await asyncio.gather(*self._writing, return_exceptions=True)
+        self._watch(0)
+        return sum(isinstance(one, asyncio.CancelledError) for one in ended)  # others may just have a result
+
+
+# How old the weights are that sampled a call, in batches, and which calls are too old to learn from.
+# The engine names weights `step-12`, after the optimizer steps before them; a call during which they changed has the
+# first and the last name, `step-12..step-14`. Its age counts from the first.
+
+
+@dataclass(frozen=True)
+class Ages:
+    """Ages of calls in batch `batch`, where each batch has `updates` optimizer steps."""
+
+    batch: int
+    updates: int
+    max_staleness: int
+
+    def of(self, call: Call) -> int:
+        """Batches between the weights that sampled the first token and those that learn from it."""
+        found = re.match(r"step-(\d+)", call.policy or "")
+        return self.batch - int(found[1]) // self.updates if found else 0
+
+    def fresh(self, group: Group) -> tuple[Group, int]:
+        """The group with the calls that are too old left out of training, and how many those are."""
+        num_stale = 0
+        attempts = []
+        for attempt in group.attempts:
+            turns = [self._fresh(turn) for turn in attempt.turns]
+            changed = sum(new is not old for new, old in zip(turns, attempt.turns, strict=True))
+            attempts.append(attempt.model_copy(update={"turns": turns}) if changed else attempt)
+            num_stale += changed
+        return (group.model_copy(update={"attempts": attempts}) if num_stale else group), num_stale
+
+    def metrics(self, calls: Sequence[Call]) -> dict[str, float]:
+        ages = [self.of(call) for call in calls]
+        return {"staleness_mean": fmean(ages), "staleness_max": max(ages)} if ages else {}
+
+    def _fresh(self, turn: Turn) -> Turn:
+        stale = turn.trained and turn.call is not None and self.of(turn.call) > self.max_staleness
+        return turn.model_copy(update={"trained": False}) if stale else turn
+
+
+# A pool of tasks that are drawn again and again: more often those of which something can be learnt.
+# GRPO learns from a group only if its attempts differ, which is likeliest at a success rate of one half. With s
+# successes in n earlier attempts at a task, its weight is
+#     4 p (1 − p),    p = (s + 1) / (n + 2)
+# that is 1 for a task that was not tried yet, and never 0. Success rates are updated when a batch is complete, so
+# that the tasks of a batch do not depend on which episode ends first.
+
+
+class TaskPool:
+    """Says which of `size` tasks has which number."""
+
+    def __init__(self, size: int, seed: int) -> None:
+        self.size, self.seed = size, seed
+        self.seen: dict[int, tuple[int, int]] = {}  # by task: successes and attempts
+        self.chosen: dict[int, int] = {}  # by number: the task
+
+    def choose(self, number: int) -> int:
+        """The task of this number: the same whenever it is asked for."""
+        if number not in self.chosen:
+            rng = random.Random(f"{self.seed} task {number}")  # noqa: S311  no secret
+            [self.chosen[number]] = rng.choices(range(self.size), [self.weight(task) for task in range(self.size)])
+        return self.chosen[number]
+
+    def weight(self, task: int) -> float:
+        successes, attempts = self.seen.get(task, (0, 0))
+        p = (successes + 1) / (attempts + 2)
+        return 4 * p * (1 - p)
+
+    def note(self, number: int, attempts: Iterable[Trajectory]) -> None:
+        """Counts the attempts of a number that is used up. Those of unknown success say nothing."""
+        if (task := self.chosen.pop(number, None)) is None:
+            return
+        known = [attempt.success for attempt in attempts if attempt.success is not None]
+        successes, count = self.seen.get(task, (0, 0))
+        self.seen[task] = successes + sum(known), count + len(known)
+
+    def forget(self, number: int) -> None:
+        """The number was not used: its task is chosen when it is asked for again."""
+        self.chosen.pop(number, None)
+
+    def state(self) -> dict[str, Any]:
+        """What a run that resumes needs to know."""
+        return {
+            "seen": [[task, *counts] for task, counts in sorted(self.seen.items())],
+            "chosen": sorted(map(list, self.chosen.items())),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.seen = {task: (successes, count) for task, successes, count in state.get("seen", [])}
+        self.chosen = dict(state.get("chosen", []))
+
+
+# A batch in shares, one per learner process, of nearly equal numbers of tokens.
+# A group is a token tree. Where it is larger than a process's fair share it is cut into subtrees that repeat only
+# their path from the root; then the largest tree goes to the process with the fewest tokens so far. Losses and
+# gradients are sums over calls, so only rounding depends on it.
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A group, or some of its calls, and how many tokens they are as a tree."""
+
+    example: GroupExample
+    num_tokens: int
+
+
+def shares(examples: Sequence[GroupExample], count: int) -> list[list[GroupExample]]:
+    """The examples dealt out to `count` processes, each share in the order of the batch."""
+    pieces = [piece for example in examples for piece in _pieces(example, None)]
+    fair = -(-sum(piece.num_tokens for piece in pieces) // count)
+    if any(piece.num_tokens > fair for piece in pieces):
+        pieces = [
+            part for piece in pieces for part in (_pieces(piece.example, fair) if piece.num_tokens > fair else [piece])
+        ]
+    dealt = deal([piece.num_tokens for piece in pieces], count)
+    return [[pieces[i].example for i in share] for share in dealt]
+
+
+def _pieces(example: GroupExample, budget: int | None) -> list[_Piece]:
+    """The example in pieces of at most `budget` tokens, as far as single calls allow it."""
+    everything = sum(len(call.prompt_ids) + len(call.completion_ids) for call in example.calls)
+    parts = partition(example.calls, budget or everything)
+    if len(parts) <= 1:
+        return [_Piece(example, sum(part.num_tokens for part in parts))]
+    return [
+        _Piece(_some(example, sorted(part.calls), first=number == 0), part.num_tokens)
+        for number, part in enumerate(parts)
+    ]
+
+
+def _some(example: GroupExample, chosen: list[int], *, first: bool) -> GroupExample:
+    """Some of the calls. The first piece of a group has its denominator: what pieces add to a step's must add up."""
+    old = example.old_logprobs
+    return replace(
+        example,
+        calls=[example.calls[c] for c in chosen],
+        advantages=tuple(example.advantages[c] for c in chosen),
+        weights=tuple(example.weights[c] for c in chosen),
+        old_logprobs=tuple(old[c] for c in chosen) if old else (),
+        denominator=example.denominator if first else 0.0,
+    )

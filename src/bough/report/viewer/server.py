@@ -1,0 +1,186 @@
+"""The web server: one page, its scripts, the API that they use, and `/metrics` for Prometheus."""
+
+from __future__ import annotations
+
+import contextlib
+import mimetypes
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import uvicorn
+from pydantic_core import to_json
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from bough.report.viewer.attempts import tree
+from bough.report.viewer.index import Index
+from bough.report.viewer.models import Models, tokens
+from bough.report.viewer.prometheus import CONTENT_TYPE, metrics
+from bough.report.viewer.queries import records
+from bough.report.viewer.records import MissingError, image, show
+from bough.report.viewer.runs import evaluation, overview
+from bough.report.viewer.security import Door, Guard
+from bough.report.viewer.training import evolution, training
+
+
+def make_app(answers: FolderAnswers, door: Door) -> Guard:
+    """The application. It indexes in the background for as long as it runs."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        answers.index.start()
+        yield
+        answers.index.stop()
+        answers.models.renderer.close()
+
+    # Plain functions run in threads of their own, so a slow answer does not delay others.
+    def api(request: Request) -> Response:
+        answer = answers.known.get(request.path_params["name"])
+        if answer is None:
+            return _json({"error": "there is no such answer"}, 404)
+        try:
+            with answers.index.visited():
+                return _json(answer(request.query_params))
+        except MissingError as error:
+            return _json({"error": str(error)}, 404)
+        except Exception as error:  # a folder that breaks one page must not break the others
+            return _json({"error": f"this cannot be shown: {type(error).__name__}: {error}"[:500]}, 500)
+
+    def picture(request: Request) -> Response:
+        try:
+            content, kind = answers.image(request.query_params)
+        except (MissingError, OSError) as error:
+            return PlainTextResponse(str(error), 404)
+        return Response(content, media_type=kind)
+
+    def scraped(_: Request) -> Response:
+        try:
+            with answers.index.visited():
+                return Response(metrics(answers.index), headers={"content-type": CONTENT_TYPE})
+        except Exception as error:
+            return PlainTextResponse(f"the metrics cannot be read: {type(error).__name__}: {error}"[:500], 500)
+
+    def asset(request: Request) -> Response:
+        name = request.path_params.get("name", "index.html")
+        if name == "app.js":
+            return Response(script(), media_type="text/javascript")
+        if name not in assets():
+            return PlainTextResponse("There is no such page.", 404)
+        kind = "text/javascript" if name.endswith(".js") else mimetypes.guess_type(name)[0]
+        return Response(assets()[name], media_type=kind)
+
+    routes = [
+        Route("/", asset),
+        Route("/assets/{name}", asset),
+        Route("/metrics", scraped),
+        Route("/api/image", picture),
+        Route("/api/{name}", api),
+    ]
+    return Guard(Starlette(routes=routes, lifespan=lifespan), door)
+
+
+@cache
+def assets() -> dict[str, bytes]:
+    """The files of the page, by name."""
+    folder = files("bough.report.viewer") / "assets"
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+
+
+@cache
+def script() -> str:
+    """All modules of the page as one: one request instead of one for each."""
+    return bundle({name: text.decode() for name, text in assets().items() if name.endswith(".js")}, "main.js")
+
+
+def make_server(app: Guard) -> uvicorn.Server:
+    """The server of the application, not yet started."""
+    config = uvicorn.Config(
+        app, log_level="critical", access_log=False, lifespan="on", server_header=False,
+        timeout_graceful_shutdown=1, timeout_keep_alive=30,
+    )  # fmt: skip
+    return uvicorn.Server(config)
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(to_json(value, inf_nan_mode="null"), status, media_type="application/json")
+
+
+# The API of the pages: a name and some parameters in, plain values out. Used by the server and by the export.
+
+Asked = Mapping[str, str]
+
+
+class FolderAnswers:
+    """All answers about one folder."""
+
+    def __init__(self, index: Index, model: str | None = None) -> None:
+        self.index, self.models = index, Models(index, model)
+        self.known: dict[str, Callable[[Asked], dict[str, Any]]] = {
+            "overview": lambda _: overview(index),
+            "records": lambda asked: records(index, asked),
+            "record": lambda asked: show(index, asked.get("at", ""), _whole(asked, "attempt")),
+            "tree": lambda asked: tree(index, asked.get("at", "")),
+            "tokens": self._tokens,
+            "training": lambda asked: training(index, asked.get("folder", ""), _whole(asked, "after") or 0),
+            "evaluation": lambda asked: evaluation(index, asked.get("folder", "")),
+            "evolution": lambda asked: evolution(index, asked.get("folder", "")),
+        }
+
+    def image(self, asked: Asked) -> tuple[bytes, str]:
+        """A screenshot and its media type."""
+        number = _whole(asked, "number")
+        return image(self.index, asked.get("at", ""), -1 if number is None else number, _whole(asked, "attempt"))
+
+    def _tokens(self, asked: Asked) -> dict[str, Any]:
+        turn = _whole(asked, "turn")
+        number = -1 if turn is None else turn
+        return tokens(self.index, self.models, asked.get("at", ""), number, _whole(asked, "attempt"))
+
+
+def _whole(asked: Asked, name: str) -> int | None:
+    value = asked.get(name, "")
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 16 else None
+
+
+# The page's modules as one script, for a self-contained file.
+# The modules are written for this: every import is a list of plain names from a file in the same folder, and every
+# export precedes a declaration. Each module becomes a function of its own, so that names do not clash. `bundle` fails
+# on a module that breaks these rules.
+
+IMPORT = re.compile(r'^import \{ ([\w, ]+) \} from "\./([\w-]+\.js)";\n', re.MULTILINE)
+EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|let) )", re.MULTILINE)
+DECLARED = re.compile(r"^(?:export )?(?:async )?(?:function|const|let|class) +(\w+)", re.MULTILINE)
+LEFT_OVER = re.compile(r"^(?:import|export)\b", re.MULTILINE)
+
+
+def bundle(modules: Mapping[str, str], first: str) -> str:
+    """`first` and everything it imports, each module after those it needs and in a scope of its own."""
+    order: list[str] = []
+    _visit(first, modules, order, ())
+    return "".join(_scoped(name, modules[name]) for name in order)
+
+
+def _visit(name: str, modules: Mapping[str, str], order: list[str], path: tuple[str, ...]) -> None:
+    assert name not in path, f"modules import each other: {' → '.join([*path, name])}"
+    if name not in order:
+        for _, needed in IMPORT.findall(modules[name]):
+            _visit(needed, modules, order, (*path, name))
+        order.append(name)
+
+
+def _scoped(name: str, text: str) -> str:
+    """The module as a function that returns its exports; its imports come from the modules before it."""
+    imports = "".join(f"const {{ {names} }} = {_variable(of)};\n" for names, of in IMPORT.findall(text))
+    exported = [m.group(1) for m in DECLARED.finditer(text) if m.group(0).startswith("export ")]
+    body = EXPORT.sub("", IMPORT.sub("", text))
+    assert not LEFT_OVER.search(body), f"{name}: an import or export that cannot be bundled"
+    return f"const {_variable(name)} = (() => {{\n{imports}{body}\nreturn {{ {', '.join(exported)} }};\n}})();\n"
+
+
+def _variable(name: str) -> str:
+    return "module_" + re.sub(r"\W", "_", name.removesuffix(".js"))

@@ -1,1 +1,0 @@
-"""Rewards: plain functions of finished trajectories, and a rubric that weights them."""

@@ -1,0 +1,397 @@
+"""A connection to a Ray cluster, and what can go wrong with it in a sentence each."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from bough.config.groups import ADDRESS, AUTO, ClusterConfig
+from bough.errors import BoughError, InputError
+from bough.event_loop import REPLACED
+from bough.ledger import plural
+from bough.terminal import console
+
+INSTALL = "pip install 'bough[ray]'"
+# A head node that does not answer for this long is not there; Ray itself would wait for minutes.
+REACH_S = 3.0
+UNIMPLEMENTED = 12  # gRPC's code for a server that has other services than the one asked for
+LOOPBACK = ("127.0.0.1:", "[::1]:")
+# What makes Ray listen on the loopback address. It is meant for systems with a firewall that asks the user.
+CLUSTERS_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+
+
+class ClusterLostError(BoughError):
+    """The cluster has not had a single worker for too long."""
+
+
+class StartsFailedError(ClusterLostError):
+    """No worker survives its start."""
+
+    def __init__(self, count: int, error: Exception) -> None:
+        super().__init__(
+            f"workers die while they start, {count} in a row: {error}. Often it is too little memory: lower --workers. "
+            "Ray's logs say more, in /tmp/ray/session_latest/logs on the node"
+        )
+
+
+@contextmanager
+def connected(config: ClusterConfig) -> Iterator[None]:
+    """Connects to the cluster of the settings and disconnects at the end. A connection that exists is used and kept."""
+    assert config.address is not None
+    ray = import_ray()
+    if ray.is_initialized():
+        _check_same(config.address, str(ray.get_runtime_context().gcs_address))
+        yield
+        return
+    auto = config.address == AUTO
+    console.announce("connecting to Ray, or starting it here" if auto else f"connecting to Ray at {config.address}")
+    usual = signal.getsignal(signal.SIGTERM)
+    _connect(ray, config.address)
+    try:
+        with _exiting_by(signal.getsignal(signal.SIGTERM), usual):
+            yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _exiting_by(handler: Any, usual: Any) -> Iterator[None]:
+    """Ray has put its handler of SIGTERM, which only exits, in place of the usual one.
+
+    A run in training may replace it, to save a checkpoint first, and it ends with the connection.
+    """
+    if handler is usual or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    replaced = REPLACED[signal.SIGTERM]
+    before = list(replaced)
+    if usual in replaced:
+        replaced.append(handler)
+    try:
+        yield
+    finally:
+        replaced[:] = before
+        signal.signal(signal.SIGTERM, usual)
+
+
+def import_ray() -> Any:
+    """Ray, or an InputError that says how to install it."""
+    if "ray" not in sys.modules:  # where it prints on stdout, also with log_to_driver=False, that a node was lost
+        os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
+    try:
+        import ray
+    except ImportError:
+        raise InputError(f"--cluster needs Ray: {INSTALL}") from None
+    return ray
+
+
+def nodes() -> list[dict[str, float]]:
+    """The resources of the nodes that are alive."""
+    return list(nodes_by_id().values())
+
+
+def nodes_by_id() -> dict[str, dict[str, float]]:
+    """The resources of the nodes that are alive, by the ids of the nodes."""
+    return {node["NodeID"]: node["Resources"] for node in import_ray().nodes() if node["Alive"]}
+
+
+def _connect(ray: Any, address: str) -> None:
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
+    named = os.environ.get("RAY_ADDRESS", "") if address == AUTO else address
+    try:
+        if ADDRESS.fullmatch(named):
+            _reach(ray, named)
+        if named:
+            ray.init(address=address, **quiet)
+        elif (found := _cluster_here(ray)) is not None:
+            ray.init(address=found, **quiet)
+        else:
+            start_here(ray, **quiet)
+    except (ConnectionError, ValueError, OSError) as error:
+        raise _no_answer(address, named or address, error) from error
+    except RuntimeError as error:
+        if "version mismatch" in str(error).lower():
+            raise InputError(
+                f"--cluster {address}: Ray or Python has another version there than here; install the same ones on "
+                f"all machines ({_first_line(error)})"
+            ) from error
+        raise BoughError(f"--cluster {address}: Ray did not start ({_first_line(error)})") from error
+    except ray.exceptions.AuthenticationError as error:
+        raise InputError(
+            f"--cluster {address}: the cluster asks for a token: set RAY_AUTH_MODE=token, and copy ~/.ray/auth_token "
+            f"from its head node to this machine ({_first_line(error)})"
+        ) from error
+
+
+def check_address(address: str) -> None:
+    """BoughError unless a Ray cluster answers at the address; `auto` is not checked."""
+    if ADDRESS.fullmatch(address):
+        try:
+            _reach(import_ray(), address)
+        except ConnectionError as error:
+            raise _no_answer(address, address, error) from error
+
+
+def _no_answer(address: str, named: str, error: Exception) -> BoughError:
+    return BoughError(
+        f"--cluster {address}: the Ray cluster at {named} does not answer; check that `ray status` "
+        f"works on this machine{_token_hint()} ({_first_line(error)})"
+    )
+
+
+def _cluster_here(ray: Any) -> str | None:
+    """The address of the cluster that this machine belongs to, for `ray.init`; None if it belongs to none.
+
+    Ray's own search finds every Ray on this machine: also one that `start_here` made for another
+    process and that ends with it, and those of this process that have ended.
+    """
+    services = ray._private.services
+    services.find_gcs_addresses.cache_clear()
+    found, written = services.find_gcs_addresses(), services.find_bootstrap_address(None)
+    shared = {one for one in found if one == written or not one.startswith(LOOPBACK)}
+    if not shared:
+        return None
+    if len(found) == 1:
+        return AUTO  # with it Ray also finds the token
+    return str(written if written in shared else min(shared))
+
+
+def start_here(ray: Any, **options: Any) -> None:
+    """Starts Ray on this machine alone. It sends no statistics, and no other machine can connect to it."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    constants, before = ray._private.ray_constants, os.environ.get(CLUSTERS_VARIABLE)
+    enabled = constants.ENABLE_RAY_CLUSTER  # what the variable was when Ray was imported; its processes read it again
+    os.environ[CLUSTERS_VARIABLE], constants.ENABLE_RAY_CLUSTER = "0", False
+    try:
+        ray.init(address="local", num_cpus=num_cpus(), include_dashboard=False, **options)
+    finally:
+        constants.ENABLE_RAY_CLUSTER = enabled
+        if before is None:
+            del os.environ[CLUSTERS_VARIABLE]
+        else:
+            os.environ[CLUSTERS_VARIABLE] = before
+
+
+def _check_same(address: str, connected_to: str) -> None:
+    """InputError if another cluster was asked for. A machine has several names, but one cluster has one port."""
+    if address != AUTO and address.rpartition(":")[2] != connected_to.rpartition(":")[2]:
+        raise InputError(
+            f"cluster {address}: this process is connected to the Ray cluster at {connected_to}; "
+            "call ray.shutdown() first"
+        )
+
+
+def _reach(ray: Any, address: str) -> None:
+    """ConnectionError unless the head node of a Ray cluster answers at an address HOST:PORT.
+
+    In a thread: looking up a name and Ray's own question have no time limit that could be set.
+    """
+    host, _, port = address.rpartition(":")
+    problems: list[str] = []
+
+    def ask() -> None:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
+        except (OSError, OverflowError) as error:
+            problems.append(f"nothing listens there: {error}")
+            return
+        try:
+            ray._raylet.GcsClient(address=address)
+        except Exception as error:  # all but this one, such as a missing token, is said better on connecting
+            if getattr(error, "rpc_code", None) == UNIMPLEMENTED:
+                problems.append("what listens there is not the head node of a Ray cluster")
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(REACH_S)
+    if problems or asking.is_alive():
+        raise ConnectionError(problems[0] if problems else f"no answer in {REACH_S:g} s")
+
+
+def _token_hint() -> str:
+    if os.environ.get("RAY_AUTH_MODE") == "token":
+        return "; the token in ~/.ray/auth_token must be that of the head node"
+    return "; if the cluster asks for a token, set RAY_AUTH_MODE=token"
+
+
+def num_cpus() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return " ".join(line.strip() for line in lines[:4]) if lines else type(error).__name__
+
+
+# How many workers a cluster has room for, and what each of them gets.
+
+# What a worker's environments and its event loop need; models on a CPU compute in one thread.
+CPUS_PER_WORKER = 1.0
+Resources = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Workers to start, the resources of each and the episodes that each plays at the same time.
+
+    `room` is how many of them the cluster has resources for now; the others start when it grows.
+    """
+
+    workers: int
+    cpus_per_worker: float
+    gpus_per_worker: float
+    concurrency: int
+    room: int
+    cluster: str = ""
+
+    def __str__(self) -> str:
+        gpus = f" and {plural(self.gpus_per_worker, 'GPU')}" if self.gpus_per_worker else ""
+        each = f"with {plural(self.cpus_per_worker, 'CPU')}{gpus}{' each' if self.workers > 1 else ''}"
+        line = (
+            f"cluster of {self.cluster}: {plural(self.workers, 'worker')} {each}, "
+            f"up to {plural(self.concurrency, 'episode')} at the same time {'in each' if self.workers > 1 else 'in it'}"
+        )
+        if self.room < self.workers:
+            line += f"; there is room for {self.room} now, the others start when the cluster grows"
+        return line
+
+    def room_on(self, node: Resources) -> int:
+        """The number of workers that a node has the resources for."""
+        return _room(node, self.gpus_per_worker)
+
+
+def make_plan(
+    config: ClusterConfig,
+    nodes: Collection[Resources],
+    *,
+    concurrency: int,
+    uses_gpu: bool,
+    reserved_gpus: float = 0,
+    reserved_cpus: float = 0,
+) -> Plan:
+    """The plan for `concurrency` episodes at the same time on these nodes, given by their resources.
+
+    `uses_gpu`: whether workers compute a model themselves. What is reserved is for the learners.
+    """
+    cpus, gpus = (sum(node.get(name, 0) for node in nodes) for name in ("CPU", "GPU"))
+    per_worker = config.gpus_per_worker
+    if per_worker is None:
+        per_worker = 1.0 if uses_gpu and gpus > reserved_gpus else 0.0
+    room = sum(_room(node, per_worker) for node in nodes)
+    if per_worker:
+        room = min(room, math.floor((gpus - reserved_gpus) / per_worker + 1e-9))
+    room = max(min(room, math.floor((cpus - reserved_cpus) / CPUS_PER_WORKER + 1e-9)), 0)
+    workers = config.workers or max(1, min(room, concurrency))
+    return Plan(
+        workers=workers,
+        cpus_per_worker=CPUS_PER_WORKER,
+        gpus_per_worker=per_worker,
+        concurrency=math.ceil(concurrency / workers),
+        room=room,
+        cluster=f"{plural(len(nodes), 'node')}, {plural(cpus, 'CPU')} and {plural(gpus, 'GPU')}",
+    )
+
+
+def _room(node: Resources, gpus: float) -> int:
+    """Workers that fit on a node. Parts of a GPU are taken from one GPU each: of 0.4 two fit on it."""
+    by_cpu = math.floor(node.get("CPU", 0) / CPUS_PER_WORKER + 1e-9)
+    if not gpus:
+        return by_cpu
+    on_node = math.floor(node.get("GPU", 0) + 1e-9)
+    by_gpu = on_node * math.floor(1 / gpus + 1e-9) if gpus <= 1 else on_node // int(gpus)
+    return min(by_cpu, by_gpu)
+
+
+# The GPU that the driver trains on, taken from Ray so that no worker is put on it.
+# Ray counts the GPUs of its nodes, and does not know of a driver that uses one of them.
+
+# A GPU that Ray has not given after this long is used by others.
+HOLD_S = 30.0
+
+
+class _Holder:
+    """An actor that only has a GPU, or a part of one."""
+
+    def gpus(self) -> list[str]:
+        return [str(one) for one in import_ray().get_runtime_context().get_accelerator_ids()["GPU"]]
+
+
+def driver_share(config: ClusterConfig, gpus: float) -> float:
+    """What the driver gets of its GPU, in a cluster with this many of them.
+
+    That is a whole GPU, or a part as large as a worker's where workers share GPUs. It is nothing where the
+    workers that the settings ask for need all GPUs.
+    """
+    if not config.gpus_per_worker:  # workers take what is left, or none
+        return 1.0
+    share = min(config.gpus_per_worker, 1.0)
+    left = gpus - (config.workers or 1) * config.gpus_per_worker
+    return share if left >= share - 1e-9 else 0.0
+
+
+@contextmanager
+def held_gpu(config: ClusterConfig, index: int, say: Callable[[str], None]) -> Iterator[float]:
+    """Takes the GPU with this index for this process; yields how much of it. What was chosen is said."""
+    ray = import_ray()
+    node, resources = ray.get_runtime_context().get_node_id(), nodes_by_id()
+    here = resources.get(node, {}).get("GPU", 0)
+    if not here:  # Ray has no GPU of this machine, so no worker can be put on it
+        yield 0.0
+        return
+    name, share = _name(index), driver_share(config, sum(one.get("GPU", 0) for one in resources.values()))
+    if not share:
+        say(f"training runs on GPU {name} of this machine, which Ray also gives to workers: they need all GPUs")
+        yield 0.0
+        return
+    holder = _hold(ray, node, share, name, most=int(here / share + 1e-9))
+    if holder is None:
+        say(f"training runs on GPU {name} of this machine, which others use through Ray: `ray status` shows how much")
+    elif share < 1:
+        say(f"training runs on GPU {name} of this machine beside workers, and counts as {share:g} GPUs")
+    else:
+        say(f"training runs on GPU {name} of this machine; workers use other GPUs, or CPUs")
+    try:
+        yield share
+    finally:
+        if holder is not None:
+            ray.kill(holder)
+
+
+def _hold(ray: Any, node: str, share: float, name: str, most: int) -> Any:
+    """An actor that has the GPU of this name. Ray chooses GPUs itself, so up to `most` actors are tried.
+
+    Where names cannot be compared it has any GPU of the node, so that their number is right. None where all are used.
+    """
+    strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
+    remote = ray.remote(_Holder).options(num_cpus=0, num_gpus=share, max_restarts=0, scheduling_strategy=strategy)
+    tried, kept = [], None
+    for _ in range(most):
+        tried.append(remote.remote())
+        try:
+            names = ray.get(tried[-1].gpus.remote(), timeout=HOLD_S)
+        except ray.exceptions.RayError:
+            break
+        if name in names:
+            kept = tried[-1]
+            break
+        kept = kept or tried[-1]
+    for one in tried:
+        if one is not kept:
+            ray.kill(one)
+    return kept
+
+
+def _name(index: int) -> str:
+    """The name of a GPU on its machine. This process may see only some of them."""
+    seen = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return seen[index] if index < len(seen) else str(index)

@@ -1,1 +1,0 @@
-"""An OpenAI-compatible endpoint that records what its clients' models see and say, token for token."""

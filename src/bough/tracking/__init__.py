@@ -1,1 +1,0 @@
-"""Where runs are reported besides their own folder."""

@@ -1,0 +1,178 @@
+"""What training knows of a method: its examples, how they split into parts, and their loss.
+
+Methods and their settings share a file, so nothing here loads torch before a loss is computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
+
+from bough.data.base import Sample
+from bough.ledger import Ledger, Mean
+from bough.types import Call
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bough.chat.builder import CallBuilder
+
+
+# A file, a folder of shards, or records in memory.
+Data = str | Path | Iterable[Sample]
+
+
+@dataclass(frozen=True)
+class Example:
+    """What one record of the data asks of the model. Methods add what they need to it.
+
+    `cluster` names what it shares tokens with, `difficulty` orders a curriculum, `place`
+    is where the record came from.
+    """
+
+    calls: list[Call]
+    place: str = ""
+    cluster: str = ""
+    difficulty: float = 0.0
+
+    @property
+    def num_trained(self) -> int:
+        return sum(len(call.completion_ids) for call in self.calls)
+
+
+E = TypeVar("E", bound=Example)
+
+
+@dataclass
+class Examples(Generic[E]):
+    """The examples of a data set, and how many of its rows and calls were kept or dropped.
+
+    `name` is the file's, for messages. `digest` covers the records and the tokens of the
+    examples: the same data, read in the same way. `temperatures` are those that replies were
+    sampled at, where that is known. The examples may be on disk and be read when they are asked for.
+    """
+
+    name: str = ""
+    examples: Sequence[E] = ()
+    rows: Ledger = field(default_factory=lambda: Ledger("rows"))
+    calls: Ledger = field(default_factory=lambda: Ledger("calls"))
+    temperatures: set[float] = field(default_factory=set)
+    digest: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the examples."""
+        return {
+            "rows": self.rows.to_json(),
+            "calls": self.calls.to_json(),
+            "temperatures": sorted(self.temperatures),
+            "digest": self.digest,
+        }
+
+    @classmethod
+    def from_json(cls, name: str, kept: dict[str, Any]) -> Self:
+        rows, calls = Ledger.from_json(kept["rows"]), Ledger.from_json(kept["calls"])
+        return cls(name, (), rows, calls, set(kept["temperatures"]), kept["digest"])
+
+
+@runtime_checkable
+class Columns(Protocol):
+    """Examples that know these of all their examples without reading them one by one."""
+
+    clusters: Sequence[Hashable]
+    difficulties: Sequence[float]
+
+
+class Loss(NamedTuple):
+    """One micro-batch's share of the optimizer step's loss. Shares add up; so do their metrics."""
+
+    value: Tensor
+    metrics: dict[str, Mean]
+
+
+class Method(Protocol[E]):
+    """From records to examples, and from log-probabilities to a loss.
+
+    The loss of a step is a sum over parts of examples. A part cannot be computed in pieces
+    (a pair; for most methods a single call): the loop may spread parts over forward passes
+    as it likes, but not the calls of one part.
+
+    `precompute_reference` asks for the reference's log-probabilities to be computed once, before the first step.
+    """
+
+    needs_reference: bool
+    precompute_reference: bool
+
+    @property
+    def temperature(self) -> float | None:
+        """The sampling temperature of the log-probabilities; None: that of each call."""
+
+    def examples(self, data: Data, builder: CallBuilder) -> Examples[E]:
+        """The examples of a data file, a folder of shards, or records in memory."""
+        ...
+
+    def parts(self, example: E) -> list[E]:
+        """The example in pieces whose losses add up. Their calls are the example's own objects."""
+        ...
+
+    def amount(self, example: E) -> float:
+        """What the example adds to the denominator of its optimizer step."""
+        ...
+
+    def loss(
+        self,
+        parts: Sequence[E],
+        logprobs: Sequence[Sequence[Tensor]],
+        reference: Sequence[Sequence[Tensor]] | None,
+        denominator: float,
+    ) -> Loss:
+        """These parts' share of the step's loss; `logprobs[p][c]` are those of part p's call c.
+
+        Where the policy has a teacher, they are the tokens' divergences from it instead.
+        """
+        ...
+
+
+@runtime_checkable
+class Coupled(Protocol):
+    """A method whose parts' losses depend on each other: its loss is asked for once a step, with all parts.
+
+    What they depend on are totals over the parts of all processes.
+    """
+
+    def totals(
+        self,
+        parts: Sequence[Any],
+        logprobs: Sequence[Sequence[Tensor]],
+        reference: Sequence[Sequence[Tensor]] | None,
+    ) -> Tensor:
+        """Those of these parts, as a vector. Totals add up."""
+        ...
+
+    def loss(
+        self,
+        parts: Sequence[Any],
+        logprobs: Sequence[Sequence[Tensor]],
+        reference: Sequence[Sequence[Tensor]] | None,
+        denominator: float,
+        totals: Tensor | None = None,
+    ) -> Loss:
+        """A method's `loss`, given the totals of the whole step; by default those of these parts."""
+        ...
+
+
+def share(total: Tensor, denominator: float) -> Tensor:
+    """`total` / `denominator`, where `denominator` is the whole optimizer step's, never the micro-batch's."""
+    assert 0 < denominator < math.inf, f"the denominator is {denominator}; it counts what the whole step trains"
+    return total / denominator
+
+
+def float_vectors(*tensors: Tensor) -> list[Tensor]:
+    """The same tensors in float32 or wider. All have one shape [N]: broadcasting would hide a mistake."""
+    import torch
+
+    shape = tensors[0].shape
+    assert len(shape) == 1 and all(tensor.shape == shape for tensor in tensors), [t.shape for t in tensors]
+    return [tensor.to(torch.promote_types(tensor.dtype, torch.float32)) for tensor in tensors]

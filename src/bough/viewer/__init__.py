@@ -1,1 +1,0 @@
-"""`bough view`: shows a run folder or a data file as a local web page. It never writes to that folder."""

@@ -1,0 +1,158 @@
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bough.chat.template import ChatTemplate, load_template
+from bough.errors import InputError, RowError
+from bough.types import Message, ToolCall, conversation
+from tests.chat.conftest import END_OF_TURN, FAMILIES, assistant, household, system, tokenizer_of, user
+
+SEARCH = {
+    "type": "function",
+    "function": {
+        "name": "search",
+        "description": "Looks a word up.",
+        "parameters": {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
+    },
+}
+
+
+def calling(text: str = "") -> Message:
+    return assistant(text, tool_calls=[ToolCall(name="search", arguments={"word": "bough"}, id="abcdefghi")])
+
+
+def test_the_end_of_turn_is_found_by_looking(family: str, template: ChatTemplate):
+    assert template.end_of_turn == END_OF_TURN[family]
+    assert template.tokenizer.convert_tokens_to_ids(END_OF_TURN[family]) == template.end_of_turn_id
+
+
+def test_each_family_is_known_for_what_it_can_express(templates: dict[str, ChatTemplate]):
+    assert {f for f in FAMILIES if templates[f].knows_tools} == {"qwen3", "mistral"}
+    assert {f for f in FAMILIES if templates[f].knows_system} == {"chatml", "qwen3", "llama3", "mistral"}
+
+
+def test_a_prompt_is_what_inference_would_see(family: str, template: ChatTemplate):
+    start, turns = household()
+    for count in range(len(turns)):
+        messages = conversation(start, turns[:count])
+        spoken, _ = template.speak(messages, [])
+        expected = template.tokenizer.apply_chat_template(spoken, add_generation_prompt=True, return_dict=False)
+        assert template.encode_prompt(template.prompt(messages, [])) == list(expected)
+
+
+def test_a_plain_reply_is_answered_to_the_letter(family: str, template: ChatTemplate):
+    reply = assistant("  THOUGHT: two  spaces.\n\nACTION: look ")
+    assert template.answer([user("Hi")], reply, []) == "  THOUGHT: two  spaces.\n\nACTION: look "
+
+
+def test_qwen3_writes_tool_calls_without_an_empty_think_block(templates: dict[str, ChatTemplate]):
+    text = templates["qwen3"].answer([user("Find it")], calling("I search."), [SEARCH])
+    assert text == 'I search.\n<tool_call>\n{"name": "search", "arguments": {"word": "bough"}}\n</tool_call>'
+
+
+def test_qwen3_writes_reasoning_in_a_think_block(templates: dict[str, ChatTemplate]):
+    reply = assistant("ACTION: look", reasoning="What is here?")
+    assert templates["qwen3"].answer([user("Go")], reply, []) == "<think>\nWhat is here?\n</think>\n\nACTION: look"
+
+
+def test_mistral_writes_tool_calls_in_its_own_way(templates: dict[str, ChatTemplate]):
+    text = templates["mistral"].answer([user("Find it")], calling(), [SEARCH])
+    assert text == '[TOOL_CALLS][{"name": "search", "arguments": {"word": "bough"}, "id": "abcdefghi"}]'
+
+
+@pytest.mark.parametrize("name", ["chatml", "llama3", "gemma"])
+def test_a_template_without_tools_speaks_hermes(name: str, templates: dict[str, ChatTemplate]):
+    template = templates[name]
+    messages = [
+        user("Find it"),
+        calling("I search."),
+        Message(role="tool", content="a branch", tool_call_id="abcdefghi"),
+    ]
+    prompt = template.prompt(messages, [SEARCH])
+    assert '"name": "search"' in prompt
+    assert '<tool_call>\n{"name": "search", "arguments": {"word": "bough"}}\n</tool_call>' in prompt
+    assert "<tool_response>\na branch\n</tool_response>" in prompt
+
+
+def test_a_system_message_goes_to_the_user_where_the_template_has_none(templates: dict[str, ChatTemplate]):
+    prompt = templates["gemma"].prompt([system("Be brief."), user("Hi")], [])
+    assert prompt == "<bos><start_of_turn>user\nBe brief.\n\nHi<end_of_turn>\n<start_of_turn>model\n"
+
+
+def test_an_answer_that_holds_the_end_of_turn_is_refused(template: ChatTemplate):
+    with pytest.raises(RowError, match="end-of-turn token") as error:
+        template.encode_answer(f"ACTION: look{template.end_of_turn}ACTION: again")
+    assert error.value.reason == "end_of_turn_inside"
+
+
+def test_a_conversation_the_template_refuses_is_a_row_error(templates: dict[str, ChatTemplate]):
+    with pytest.raises(RowError, match="must alternate") as error:
+        templates["mistral"].prompt([user("one"), user("two")], [])
+    assert error.value.reason == "template_refused"
+
+
+def test_a_model_without_a_template_is_told_the_remedy():
+    tokenizer = tokenizer_of("chatml")
+    tokenizer.chat_template = None
+    with pytest.raises(InputError, match="--chat-template"):
+        ChatTemplate(tokenizer, "base-model")
+
+
+@pytest.mark.parametrize(
+    ("jinja", "complaint"),
+    [
+        ("{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}", "no end-of-turn"),
+        ("{% for m in messages %}{{ m['role'] }}{% endfor %}", "does not render an assistant"),
+    ],
+)
+def test_a_template_that_ends_no_turn_is_refused(jinja: str, complaint: str):
+    tokenizer = tokenizer_of("chatml")
+    tokenizer.chat_template = jinja
+    with pytest.raises(InputError, match=complaint):
+        ChatTemplate(tokenizer)
+
+
+def test_a_template_file_replaces_the_models_own(tmp_path: Any):
+    file = tmp_path / "mine.jinja"
+    file.write_text("{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}<|im_end|>{% endfor %}")
+    assert load_template("tiny", file).prompt([user("Hi")], []) == "<user>Hi<|im_end|>"
+    with pytest.raises(InputError, match="cannot be read"):
+        load_template("tiny", tmp_path / "none.jinja")
+
+
+def test_a_hint_is_said_only_while_its_message_is_the_newest(template: ChatTemplate):
+    asked = Message(role="user", content="Where to?", hint="\nAVAILABLE ACTIONS: left, right")
+    reply = Message(role="assistant", content="left")
+    assert "AVAILABLE ACTIONS: left, right" in template.prompt([asked], [])
+    later = template.prompt([asked, reply, Message(role="user", content="And now?")], [])
+    assert "Where to?" in later and "AVAILABLE" not in later
+
+
+def test_a_hint_stays_in_front_of_a_reply_whose_text_the_template_writes(templates: dict[str, ChatTemplate]):
+    asked = Message(role="user", content="Where to?", hint=" Left or right.")
+    reply = Message(role="assistant", reasoning="Hm.", content="left")
+    assert templates["qwen3"].answer([asked], reply, []) == "<think>\nHm.\n</think>\n\nleft"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{% for",
+        "{{ 1 / 0 }}",
+        "{{ raise_exception('no') }}",
+        "{{ messages.x.y }}",
+        "{% for i in range(10**9) %}{% endfor %}",
+    ],
+)
+def test_a_faulty_template_is_named_with_what_is_wrong(tmp_path: Path, text: str):
+    (tmp_path / "a.jinja").write_text(text)
+    with pytest.raises(InputError, match=r"^tiny: the chat template cannot be used: "):
+        load_template("tiny", tmp_path / "a.jinja")
+
+
+def test_a_template_is_a_regular_file(tmp_path: Path):
+    os.mkfifo(tmp_path / "a.jinja")
+    with pytest.raises(InputError, match=r"a\.jinja: cannot be read: it is not a regular file"):
+        load_template("tiny", tmp_path / "a.jinja")

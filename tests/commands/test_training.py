@@ -1,0 +1,97 @@
+"""Training on records in memory, on files and in an environment class."""
+
+import asyncio
+import gc
+from pathlib import Path
+
+import pytest
+import torch
+
+import bough
+from tests.blocks import ROOT
+from tests.commands.letters import WriteLetter, length
+
+PAIRS = ROOT / "examples" / "household-pairs.jsonl"
+SHORT = {"max_steps": 2, "batch_size": 2, "max_length": 256}
+
+
+@pytest.fixture(scope="module")
+def expert() -> list[bough.Trajectory]:
+    return bough.collect("expert", WriteLetter, tasks=4)
+
+
+def test_records_in_memory_train_to_the_same_weights_as_their_file(expert: list[bough.Trajectory], tmp_path: Path):
+    memory = bough.sft("tiny", expert, eval_file=expert, **SHORT)
+    file = bough.write(expert, tmp_path / "expert.jsonl")
+    disk = bough.sft("tiny", file, eval_file=file, output_dir=tmp_path / "run", **SHORT)
+    weights = [(trained.path / "adapter_model.safetensors").read_bytes() for trained in (memory, disk)]
+    assert weights[0] == weights[1]
+    assert [line.get("loss") for line in memory.metrics] == [line.get("loss") for line in disk.metrics]
+    assert disk.path == tmp_path / "run" / "final" and disk.ledgers[0]["kept"] == 4
+    assert "tiny+sft: 2 steps, loss" in repr(memory)
+
+
+def test_without_output_dir_the_weights_go_with_the_object(expert: list[bough.Trajectory], tmp_path: Path):
+    trained = bough.sft("tiny", expert, **SHORT)
+    path, kept = trained.path, trained.save(tmp_path / "kept")
+    assert path.is_dir()
+    del trained
+    gc.collect()
+    assert not path.parent.exists() and (kept / "adapter_config.json").is_file()
+
+
+def test_a_trained_model_is_where_the_next_stage_starts(expert: list[bough.Trajectory]):
+    first = bough.sft("tiny", expert, **SHORT)
+    second = bough.dpo(first, PAIRS, **SHORT)
+    assert second.name == "tiny+sft+dpo" and {"accuracy", "loss"} <= second.metrics[-1].keys()
+    del first
+    gc.collect()
+    found = bough.evaluate(second, eval_file=list(bough.read(PAIRS))[:2])
+    assert isinstance(found, bough.HeldOutMeasures)
+    assert "preference_accuracy_over_reference" in found  # what it started from is still there
+
+
+def test_a_loaded_model_is_trained_from_its_weights(expert: list[bough.Trajectory]):
+    model = bough.load("tiny", lora=bough.Lora(r=4))
+    trained = bough.sft(model, expert, lora_r=4, lora_alpha=32, **SHORT)
+    assert trained.name == "tiny+sft" and trained.report["step"] == 2
+
+
+def test_grpo_learns_from_groups_with_a_reward_of_ones_own():
+    played = bough.collect("tiny", WriteLetter, tasks=2, attempts=4, max_new_tokens=6)
+    trained = bough.grpo("tiny", bough.groups(played, rewards=[length]), max_steps=1)
+    assert trained.report["step"] == 1 and trained.ledgers[0]["kept"] == 2
+
+
+def test_grpo_plays_in_a_class_inside_a_running_loop():
+    async def notebook() -> bough.TrainedModel:
+        return bough.grpo(
+            "tiny", environment=WriteLetter, rewards={length: 0.1, "outcome": 1.0},
+            max_steps=1, batch_size=2, group_size=4, max_new_tokens=6, watch=False,
+        )  # fmt: skip
+
+    trained = asyncio.run(notebook())
+    assert trained.metrics[0]["reward/length"] > 0 and trained.metrics[0]["episodes"] >= 8
+
+
+def test_settings_that_contradict_each_other_are_named():
+    with pytest.raises(bough.InputError, match=r"bough\.grpo\(\) has 1 problem"):
+        bough.grpo("tiny")
+    with pytest.raises(bough.InputError, match="is not a setting; did you mean learning_rate"):
+        bough.sft("tiny", PAIRS, learning_rte=1.0)
+
+
+def test_records_of_the_wrong_kind_are_refused(expert: list[bough.Trajectory]):
+    with pytest.raises(bough.InputError, match="records"):
+        bough.dpo("tiny", expert, **SHORT)
+
+
+def test_a_student_learns_from_recorded_episodes_what_a_loaded_teacher_would_say():
+    played = bough.collect("tiny", WriteLetter, tasks=2, attempts=2, max_new_tokens=6)
+    teacher = bough.load("tiny", lora=bough.Lora(r=4), seed=3)
+    with torch.no_grad():
+        for weights in teacher.policy.parameters():
+            if weights.requires_grad:
+                weights += 0.1
+    trained = bough.distill("tiny", teacher, played, beta=0.5, max_steps=1, batch_size=4)
+    assert trained.metrics[0]["divergence"] > 0 and trained.ledgers[0]["kept"] == 4

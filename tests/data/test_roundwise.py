@@ -1,0 +1,87 @@
+import pytest
+
+from bough.data.roundwise import read
+from bough.errors import RowError
+from bough.types import Message
+from tests.data.samples import rows
+
+HISTORY = [{"role": "user", "content": "Act: is what the user said"}]
+
+
+def test_a_row_is_a_history_and_two_next_actions():
+    pair = read(rows("roundwise_dpo")[0])
+    assert [message.role for message in pair.start] == ["system", "user", "assistant", "user"]
+    assert [turn.action for turn in (*pair.chosen, *pair.rejected)] == [
+        "take mug 1 from countertop 1",
+        "go to countertop 1",
+    ]
+    assert pair.reason == "loop_prev_action"
+    assert pair.info == {
+        "trajectory_index": 17,
+        "step_index": 1,
+        "metadata": {"task_type": "pick_clean_then_place_in_recep"},
+        "trajectory_outcome": "success",
+    }
+
+
+def test_the_tags_of_the_assistant_are_brought_to_one_spelling():
+    pair = read(rows("roundwise_dpo")[0])
+    assert pair.start[2].content == "THOUGHT: A mug is often on the countertop.\nACTION: go to countertop 1"
+    assert read(rows("roundwise_dpo")[1]).rejected[0].reply.content == "ACTION: task succeeded"
+
+
+@pytest.mark.parametrize(
+    ("said", "normal"),
+    [
+        ("Act: look", "ACTION: look"),
+        ("act : look", "ACTION: look"),
+        ("Action: look", "ACTION: look"),
+        ("Think: hm\nAct: look", "THOUGHT: hm\nACTION: look"),
+        ("Thought: I read 'Act: now'\nAction: look", "THOUGHT: I read 'Act: now'\nACTION: look"),
+        ("Actor: look", "Actor: look"),
+        (" Act: look", " Act: look"),
+    ],
+)
+def test_a_tag_counts_at_the_start_of_a_line(said: str, normal: str):
+    assert read({"messages": HISTORY, "chosen": said, "rejected": "no"}).chosen[0].reply.content == normal
+
+
+def test_what_the_user_says_is_left_alone():
+    assert (
+        read({"messages": HISTORY, "chosen": "Act: a", "rejected": "Act: b"}).start[0].content == HISTORY[0]["content"]
+    )
+
+
+def test_an_action_is_the_text_behind_its_tag():
+    pair = read(rows("roundwise_dpo")[2])
+    assert pair.chosen[0].reply == Message(
+        role="assistant", content="THOUGHT: Knives lie in drawers.\nACTION: go to drawer 1"
+    )
+    assert pair.chosen[0].action == "go to drawer 1"
+    assert read({"messages": HISTORY, "chosen": "look", "rejected": "ACTION:"}).chosen[0].action is None
+
+
+def test_pairs_of_one_trajectory_share_a_task():
+    first, second, other = (read(row).task.id for row in rows("roundwise_dpo"))
+    assert first == second == "trajectory-17"
+    assert other == "trajectory-3"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"chosen": None}, "missing_field"),
+        ({"rejected": ["ACTION: look"]}, "wrong_type"),
+        ({"rejected": "Act: take mug 1 from countertop 1"}, "same_reply"),
+        ({"chosen": ""}, "empty_completion"),
+        ({"chosen": {"role": "user", "content": "x"}}, "unbalanced_roles"),
+        ({"messages": []}, "unbalanced_roles"),
+        ({"messages": rows("roundwise_dpo")[0]["messages"][:3]}, "unbalanced_roles"),
+        ({"messages": "x"}, "wrong_type"),
+        ({"reason": 5}, "wrong_type"),
+    ],
+)
+def test_a_bad_row_says_why(change: dict, reason: str):
+    with pytest.raises(RowError) as error:
+        read({**rows("roundwise_dpo")[0], **change})
+    assert error.value.reason == reason

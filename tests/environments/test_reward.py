@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from bough.environments.rubric import WeightedReward, name_of, parameters, scores_groups
+from bough.errors import InputError
+from bough.types import Trajectory
+
+
+def one(trajectory: Trajectory, *, base: int = 2) -> float:
+    return float(base)
+
+
+def annotated(group: list[Trajectory]) -> list[float]:
+    return [0.0 for _ in group]
+
+
+def sequence(group: Sequence[Trajectory]) -> list[float]:
+    return [0.0 for _ in group]
+
+
+def named(attempts) -> list[float]:  # type: ignore[no-untyped-def]
+    return [0.0 for _ in attempts]
+
+
+class Judge:
+    def __call__(self, attempts: list[Trajectory]) -> list[float]:
+        return [0.0 for _ in attempts]
+
+
+@pytest.mark.parametrize("function", [annotated, sequence, named, Judge()])
+def test_a_function_of_a_list_or_of_attempts_scores_groups(function: Any):
+    assert scores_groups(function) and not scores_groups(one)
+
+
+def test_annotations_need_not_be_text():
+    def listed(group: Any) -> None: ...
+
+    for annotation in (list, list[Trajectory], Sequence, Sequence[Trajectory]):
+        listed.__annotations__["group"] = annotation
+        assert scores_groups(listed)
+    listed.__annotations__["group"] = Trajectory
+    assert not scores_groups(listed)
+
+
+def test_a_reward_goes_by_its_functions_name():
+    assert name_of(one) == "one" and name_of(Judge()) == "Judge"
+    with pytest.raises(InputError, match="define it with def"):
+        name_of(lambda trajectory: 0.0)
+
+
+def test_settings_are_keyword_arguments_and_bound_to_the_function():
+    reward = WeightedReward.of(one, {"weight": 0.5, "base": 3})
+    assert (reward.name, reward.weight, reward.function(None)) == ("one", 0.5, 3.0) and parameters(one) == ["base"]
+    with pytest.raises(InputError, match="bas is not a setting; did you mean base"):
+        WeightedReward.of(one, {"bas": 3})

@@ -1,0 +1,196 @@
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bough.environments.rewards import bounded
+from bough.environments.rubric import Rubric, score
+from bough.errors import InputError, RewardRangeError
+from bough.methods.advantages import group_advantages
+from bough.types import Task, Trajectory
+from tests.environments.records import trajectory, turn
+
+
+def broken(trajectory: Trajectory) -> float:
+    raise ZeroDivisionError("no turns")
+
+
+def endless(trajectory: Trajectory) -> float:
+    return float("inf")
+
+
+def wordy(trajectory: Trajectory) -> str:
+    return "good"
+
+
+def test_each_reward_goes_by_its_name_and_the_total_is_their_weighted_sum():
+    rubric = Rubric({"outcome": 1.0, "tool_call": 2.0, "overlong": {"weight": 0.5, "max_length": 10, "buffer": 4}})
+    wrong = trajectory(turn(tool=True, tokens=9), success=False, rewards={"outcome": -1.0, "kept": 7.0})
+    scored = rubric.score(wrong)
+    assert scored.rewards == pytest.approx(
+        {"outcome": -1.0, "kept": 7.0, "tool_call": 0.1, "overlong": -0.75, "total": -1.0 + 0.2 - 0.375}
+    )
+    assert wrong.rewards == {"outcome": -1.0, "kept": 7.0}, "the record itself is never changed"
+    assert rubric.failed == {}
+
+
+def test_scoring_twice_gives_the_same():
+    rubric = Rubric({"outcome": {"failure": -1}, "tool_call": {"failure": -1}})
+    once = rubric.score(trajectory(turn(tool=True), success=False))
+    assert once.rewards["total"] == pytest.approx(-0.9) and rubric.score(once) == once
+
+
+@pytest.mark.parametrize("name", ["broken", "endless", "wordy"])
+def test_a_reward_that_fails_is_none_makes_the_total_none_and_is_counted(name: str):
+    rubric = Rubric({"outcome": 1.0, f"{__name__}:{name}": 1.0})
+    scored = [rubric.score(trajectory(success=True)) for _ in range(3)]
+    assert all(t.rewards == {"outcome": 1.0, name: None, "total": None} for t in scored)
+    assert rubric.failed == {name: 3} and rubric.why[name].startswith("a: ")
+    assert "\n" not in rubric.why[name]
+    assert rubric.to_json()[name]["failed"] == 3
+
+
+@bounded(0.0, 1.0)
+def generous(trajectory: Trajectory, *, bonus: float = 0.0) -> float:
+    return 1.0 + bonus
+
+
+def test_a_reward_outside_its_declared_range_stops_the_run():
+    assert Rubric({f"{__name__}:generous": 1.0}).score(trajectory(success=True)).rewards["generous"] == 1.0
+    rubric = Rubric({"outcome": 1.0, f"{__name__}:generous": {"bonus": 799.0}})
+    said = "the reward generous gave the reward 800 for task .*; its declared range is 0 to 1"
+    with pytest.raises(RewardRangeError, match=said):
+        rubric.score(trajectory(success=True))
+    with pytest.raises(RewardRangeError, match="the reward progress"):
+        Rubric({"progress": 1.0}).score(trajectory(turn(progress=5.0), success=False))
+
+
+def test_none_is_counted_like_a_failure():
+    rubric = Rubric({"progress": 1.0})
+    assert rubric.score(trajectory(turn(), success=False)).rewards == {"progress": None, "total": None}
+    assert rubric.failed == {"progress": 1}
+
+
+def test_a_reward_of_weight_0_is_only_looked_at():
+    rubric = Rubric({"outcome": 1.0, "progress": 0.0})
+    assert rubric.score(trajectory(turn(), success=False)).rewards == {"outcome": 0.0, "progress": None, "total": 0.0}
+
+
+def test_what_could_not_be_scored_stays_out_of_the_groups_baseline():
+    rubric = Rubric({"outcome": 1.0})
+    attempts = [rubric.score(trajectory(success=success)) for success in (True, False, None)]
+    values = [score(attempt) for attempt in attempts]
+    assert values == [1.0, 0.0, None]
+    assert group_advantages(values, normalise=False).values == [0.5, -0.5, None]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "said"),
+    [
+        ({}, "the rewards are none"),
+        ({"overlong": {"max_lenght": 3}}, "max_lenght is not a setting; did you mean max_length?"),
+        ({"outcome": 1.0, "tests.environments.outcomes:outcome": 1.0}, "cannot be loaded"),
+        ({"outcome": 1.0, "bough.environments.rewards:outcome": 1.0}, "each needs a name of its own"),
+    ],
+)
+def test_a_rubric_that_makes_no_sense_is_refused(rewards: dict[str, float], said: str):
+    with pytest.raises(InputError) as error:
+        Rubric(rewards)
+    assert said in str(error.value)
+
+
+def rank(attempts: list[Trajectory]) -> list[float]:
+    """The share of the group that is longer."""
+    return [sum(len(b.turns) > len(a.turns) for b in attempts) / len(attempts) for a in attempts]
+
+
+async def judged(trajectory: Trajectory) -> float:
+    await asyncio.sleep(0)
+    return float(len(trajectory.turns))
+
+
+def attempts_at(*tasks: str) -> list[Trajectory]:
+    return [
+        trajectory(*[turn()] * length, id=f"{task}{length}", task=Task(id=task)) for length, task in enumerate(tasks, 1)
+    ]
+
+
+def test_a_reward_of_a_group_compares_the_attempts_at_each_task():
+    scored = Rubric({rank: 2.0}).score_all(attempts_at("a", "b", "a", "a"))
+    # Of task a the attempts have 1, 3 and 4 turns; of task b there is one.
+    assert [one.rewards["rank"] for one in scored] == pytest.approx([2 / 3, 0, 1 / 3, 0])
+    assert [one.rewards["total"] for one in scored] == pytest.approx([4 / 3, 0, 2 / 3, 0])
+
+
+def test_a_reward_of_a_group_cannot_score_one_attempt_alone():
+    with pytest.raises(InputError, match="the reward rank compares attempts; score them together"):
+        Rubric([rank]).score(trajectory(turn()))
+
+
+def test_functions_and_names_go_together_and_a_list_weighs_each_1():
+    scored = Rubric([judged, "outcome"]).score(trajectory(turn(), turn(), success=True))
+    assert scored.rewards == {"judged": 2.0, "outcome": 1.0, "total": 3.0}
+
+
+def test_async_rewards_run_at_the_same_time_also_inside_a_running_loop():
+    running = most = 0
+
+    async def slow(trajectory: Trajectory) -> float:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        return 1.0
+
+    async def notebook() -> list[Trajectory]:
+        return Rubric([slow]).score_all(attempts_at(*"abcd"))
+
+    assert [one.rewards["slow"] for one in asyncio.run(notebook())] == [1.0] * 4 and most == 4
+
+
+def short(attempts: list[Trajectory]) -> list[float]:
+    return [1.0]
+
+
+async def refuses(attempts: list[Trajectory]) -> list[float]:
+    raise RuntimeError("the judge is away")
+
+
+@pytest.mark.parametrize(("reward", "said"), [(short, "returned .1.0. for 2 attempts"), (refuses, "the judge is away")])
+def test_a_group_that_cannot_be_scored_counts_for_each_of_its_attempts(reward: Any, said: str):
+    rubric = Rubric({reward: 1.0, "outcome": 0.0})
+    scored = rubric.score_all(attempts_at("a", "a", "b"))
+    failed = 2 if reward is short else 3
+    assert rubric.failed == {reward.__name__: failed, "outcome": 3} and scored[0].rewards["total"] is None
+    assert re.search(said, rubric.why[reward.__name__])
+
+
+def test_an_error_names_the_line_in_the_rewards_own_file(tmp_path: Path):
+    file = tmp_path / "mine.py"
+    file.write_text("import json\n\ndef parsed(trajectory):\n    return json.loads('{')\n")
+    rubric = Rubric({f"{file}:parsed": 1.0, f"{__name__}:broken": 1.0})
+    rubric.score(trajectory())
+    assert f"({tmp_path.name}/mine.py:4)" in rubric.why["parsed"] and "JSONDecodeError" in rubric.why["parsed"]
+    assert re.search(
+        r"broken raised ZeroDivisionError: no turns \(.*rewards/test_rubric.py:\d+\)", rubric.why["broken"]
+    )
+
+
+@pytest.mark.parametrize("exponent", [400, 5000])
+def test_an_integer_that_no_float_holds_is_not_a_reward(exponent: int):
+    def enormous(_: Trajectory) -> int:
+        return 10**exponent
+
+    rubric = Rubric([enormous])
+    assert rubric.score(trajectory(success=True)).rewards["total"] is None and "finite number" in rubric.why["enormous"]
+
+
+def test_a_total_that_is_not_finite_is_not_known():
+    def large(_: Trajectory) -> float:
+        return 1e308
+
+    scored = Rubric({large: 100.0, "outcome": 1.0}).score(trajectory(success=True))
+    assert scored.rewards == {"large": 1e308, "outcome": 1.0, "total": None}

@@ -1,0 +1,266 @@
+"""An evolution from its settings to its winner, and what must be the same after a kill."""
+
+import json
+import shutil
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from bough.errors import InputError
+from bough.evaluation.intervals import wilson
+from bough.experiments import evolve as loop
+from bough.experiments import generation as generations
+from bough.experiments.breeding import breed, select
+from bough.experiments.evolve import Evolved, evolve, open_setup
+from bough.experiments.generation import Generation, Individual, Score
+from bough.experiments.lessons import RecordLessons
+from bough.experiments.members import Trainees
+from bough.models.resolve import resolve
+from bough.training.loop import MetricsFile
+from bough.types import Call
+from tests.experiments.small import SETTINGS, config, pairs, pairs_file
+
+ADAPTER = "adapter_model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Evolved:
+    """A run that is never killed."""
+    return evolve(config(tmp_path_factory.mktemp("whole")))
+
+
+def bits(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+
+
+def settled(lineage: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lineage]
+
+
+def test_every_member_of_every_generation_has_a_line(whole: Evolved):
+    by_generation = [[line for line in whole.lineage if line["generation"] == number] for number in range(3)]
+    assert [len(lines) for lines in by_generation] == [4, 4, 4]
+    for before, after in pairwise(by_generation):
+        known = {line["name"]: line for line in before}
+        for line in after:
+            if line["name"] in known:
+                assert known[line["name"]]["lives"] and line["step"] == known[line["name"]]["step"] + 2
+                continue
+            parent = known[line["parent"]]
+            assert line["born"] == line["generation"] and line["step"] == parent["step"] + 2
+            changed = {key: value for key, value in line["settings"].items() if value != parent["settings"][key]}
+            if line["mutation"]["kind"] == "hyper_parameter":
+                setting = line["mutation"]["setting"]
+                assert changed == ({setting: line["mutation"]["after"]} if changed else {})
+            else:
+                assert changed == {}
+        assert sum(line["children"] for line in before) + sum(line["lives"] for line in before) == 4
+
+
+def test_the_winner_is_measured_again_on_records_that_no_member_was_selected_on(whole: Evolved):
+    report = whole.report
+    last = [line for line in whole.lineage if line["generation"] == 2]
+    assert report["winner"]["name"] == last[0]["name"] and report["selected"]["fitness"] == last[0]["fitness"]
+    assert report["selected"]["tasks"] == report["untouched"]["tasks"] == 4  # a quarter of 16 each
+    for measured in (*whole.lineage, report["selected"], report["untouched"]):
+        low, high = measured["interval"]
+        assert (low, high) == wilson(4 * measured["fitness"], 4)
+    assert report["shrinkage"] == report["selected"]["fitness"] - report["untouched"]["fitness"]
+    assert report["updates"] == 3 * 2 * 4
+    trained = whole.folder / "checkpoints" / "generation-00002-trained" / report["winner"]["name"] / ADAPTER
+    assert (whole.weights / ADAPTER).read_bytes() == trained.read_bytes()
+    assert (whole.weights / "tokenizer_config.json").exists()
+    assert json.loads((whole.folder / "report.json").read_text()) == report
+
+
+def test_children_go_on_with_the_moments_of_their_parents(whole: Evolved):
+    trained = Generation.read(whole.folder / "checkpoints" / "generation-00002-trained")
+    assert any(individual.born == 2 for individual in trained.individuals().values())
+    for name in trained.members:
+        moments = load_file(trained.folder(name) / "optimizer.safetensors")
+        assert {float(value) for key, value in moments.items() if key.endswith(".step")} == {6.0}
+
+
+class Killed(BaseException):
+    pass
+
+
+def killing(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, when: int) -> None:
+    """The call number `when` of a function ends the process; as after a real kill, nothing is cleaned up."""
+    own: Callable[..., Any] = getattr(owner, name)
+    calls = iter(range(1, 10_000))
+
+    def counted(*given: Any, **named: Any) -> Any:
+        if next(calls) == when:
+            raise Killed
+        return own(*given, **named)
+
+    monkeypatch.setattr(owner, name, counted)
+
+
+@pytest.mark.bit_exact
+def test_kills_at_any_moment_leave_the_same_population(tmp_path: Path, whole: Evolved, monkeypatch: pytest.MonkeyPatch):
+    moments: list[tuple[Any, str, int]] = [
+        (Trainees, "save", 1),  # the first generation is half written
+        (generations, "put_in_place", 1),  # trained, but not yet in place
+        (Individual, "write", 6),  # some of the children are written
+        (loop, "winner_report", 1),  # all is done but the report
+    ]
+    for owner, name, when in moments:
+        with monkeypatch.context() as patch:
+            killing(patch, owner, name, when)
+            with pytest.raises(Killed):
+                evolve(config(tmp_path, resume=True))
+    found = evolve(config(tmp_path, resume=True))
+    assert settled(found.lineage) == settled(whole.lineage)
+    assert bits(found.weights) == bits(whole.weights)
+    for name in ("generation-00002", "generation-00002-trained"):
+        mine, other = (bits(run.folder / "checkpoints" / name) for run in (found, whole))
+        mine.pop("state.json"), other.pop("state.json")  # it has seconds
+        assert mine == other
+    kept, other = (MetricsFile.read(run.folder / "metrics.jsonl") for run in (found, whole))
+    assert [(one["step"], one["fitness"]) for one in kept] == [(one["step"], one["fitness"]) for one in other]
+    assert [one["step"] for one in kept] == [2, 4, 6]
+
+
+def test_the_elite_lives_on_bit_for_bit_and_children_inherit_adapter_and_moments(whole: Evolved, tmp_path: Path):
+    copied = tmp_path / "generation-00002-trained"
+    shutil.copytree(whole.folder / "checkpoints" / copied.name, copied)
+    before = Generation.read(copied)
+    fittest = before.members[1]
+    scores = {name: Score({"task": float(name == fittest)}) for name in before.members}
+    settings = config(tmp_path, rank_mutation=1.0, crossover=1.0, seed=6)
+    after = breed(settings, before, scores, select(settings, scores, before.number))
+    assert bits(after.folder(fittest)) == bits(before.folder(fittest))
+    kinds = set()
+    for child in (after.individual(name) for name in after.members if name != fittest):
+        assert child.mutation is not None and child.step == 6 and child.parent is not None
+        kinds.add(child.mutation["kind"])
+        mine, parents = (
+            load_file(folder / ADAPTER) for folder in (after.folder(child.name), before.folder(child.parent))
+        )
+        moments, before_moments = (
+            load_file(folder / "optimizer.safetensors") if (folder / "optimizer.safetensors").exists() else {}
+            for folder in (after.folder(child.name), before.folder(child.parent))
+        )
+        if child.mutation["kind"] == "crossover":
+            assert moments == {} and mine.keys() == parents.keys()
+            continue
+        grown = child.mutation["kind"] == "rank"
+        assert child.rank == (4 if grown else 2)
+        for key, weight in parents.items():
+            assert torch.equal(mine[key][:2] if ".lora_A." in key else mine[key][:, :2], weight)
+        assert all(
+            torch.equal(moments[key][tuple(map(slice, value.shape))], value) for key, value in before_moments.items()
+        )
+    assert kinds >= {"rank", "crossover"}
+
+
+def test_a_run_can_be_made_longer_and_only_that(tmp_path: Path):
+    small = {"steps": 1, "population_size": 2}
+    evolve(config(tmp_path, generations=1, **small))
+    with pytest.raises(InputError, match="already contains a run"):
+        evolve(config(tmp_path, generations=9, **small))
+    with pytest.raises(InputError, match="began with other settings"):
+        evolve(config(tmp_path, generations=9, steps=2, population_size=2, resume=True))
+    longer = evolve(config(tmp_path, generations=9, **small, resume=True, max_updates=3))
+    # No generation begins after three updates: the second made the third and the fourth.
+    assert [line["generation"] for line in longer.lineage] == [0, 0, 1, 1] and longer.report["updates"] == 4
+
+
+def test_no_generation_begins_after_the_minutes_or_tokens_are_used_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    learnt: list[Call] = []
+    own = RecordLessons.batches
+
+    def noted(self: RecordLessons, pupils: Any, update: int) -> Any:
+        found = own(self, pupils, update)
+        learnt.extend(call for examples in found.values() for example in examples for call in example.calls)
+        return found
+
+    monkeypatch.setattr(RecordLessons, "batches", noted)
+    small = {"steps": 1, "population_size": 2, "generations": 3, "selection": "confident"}
+    # With nothing shared, every call is computed from its first token to its last but one.
+    settings = {"set": {**SETTINGS["set"], "share": False}, **small}
+    first = evolve(config(tmp_path, **settings, max_minutes=1e-9))
+    assert [line["generation"] for line in first.lineage] == [0, 0]
+    tokens = first.report["tokens_computed"]
+    assert tokens == sum(len(call.prompt_ids) + len(call.completion_ids) - 1 for call in learnt) > 0
+    longer = evolve(config(tmp_path, **settings, resume=True, max_tokens=tokens + 1))
+    assert [line["generation"] for line in longer.lineage] == [0, 0, 1, 1]
+    assert longer.report["tokens_computed"] > tokens
+    # Four records can show of no member that it is worse, so no member is replaced.
+    assert {(line["lives"], line["children"]) for line in longer.lineage[:2]} == {(True, 0)}
+
+
+def test_halving_trains_half_of_the_members_twice_as_long(tmp_path: Path):
+    found = evolve(config(tmp_path, halving=True, steps=1, generations=5))
+    steps = [(line["generation"], line["step"]) for line in found.lineage]
+    assert steps == [(0, 1)] * 4 + [(1, 1 + 2)] * 2
+    assert {line["parent"] for line in found.lineage} == {None}
+
+
+def test_a_start_adapter_is_where_members_begin_and_what_they_are_compared_with(tmp_path: Path, whole: Evolved):
+    settings = {"model": str(whole.weights), "set": {"batch_size": 2}, "steps": 1}
+    found = evolve(config(tmp_path, generations=1, population_size=2, **settings))
+    begun = tmp_path / "run" / "checkpoints" / "generation-00000"
+    start = load_file(whole.weights / ADAPTER)
+    for name in ("g0-0", "g0-1"):
+        weights = load_file(begun / name / ADAPTER)
+        assert weights.keys() == start.keys() and all(weights[key].equal(start[key]) for key in start)
+    # The loss of a pair whose sides are as likely as for the reference is log 2, whatever β is.
+    assert [line["loss"] for line in found.lineage] == pytest.approx([0.693147, 0.693147], abs=1e-6)
+    assert {line["rank"] for line in found.lineage} == {2}
+
+
+def test_a_start_adapter_of_another_model_with_the_same_shapes_is_refused(tmp_path: Path, whole: Evolved):
+    model, run = tmp_path / "model", tmp_path / "run"
+    shutil.copytree(resolve("tiny"), model)
+    weights = load_file(model / "model.safetensors")
+    shutil.copytree(whole.folder, run)
+    settings = json.loads((run / "final/adapter_config.json").read_text())
+    (run / "final/adapter_config.json").write_text(json.dumps(settings | {"base_model_name_or_path": str(model)}))
+    given = {"model": str(run / "final"), "output_dir": tmp_path / "again", "set": {"batch_size": 2}}
+    with open_setup(config(tmp_path, **given)):
+        pass  # a copy of the model is the same model
+    save_file({name: tensor + 0.01 for name, tensor in weights.items()}, model / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match=r"run/final was trained on another model than .*/model is now"):
+        evolve(config(tmp_path, **given, overwrite=True))
+
+
+def test_what_a_start_adapter_cannot_have_is_said_without_flags_that_there_are_not(tmp_path: Path, whole: Evolved):
+    with pytest.raises(InputError, match="has another shape; leaving these settings out takes it as it is"):
+        evolve(config(tmp_path, model=str(whole.weights), set={"lora_r": 8}))
+
+
+def test_records_that_cannot_be_split_or_are_missing_are_named(tmp_path: Path):
+    one = pairs(17)[16:]  # which is not among the records that are trained on
+    with pytest.raises(InputError, match=r"held-out\.jsonl has too few different beginnings"):
+        evolve(config(tmp_path, eval_file="held-out.jsonl"), pairs(), one)
+    with pytest.raises(InputError, match="records: no row can be trained on"):
+        evolve(config(tmp_path), [])
+
+
+def test_a_file_that_is_given_twice_is_refused(tmp_path: Path):
+    path = pairs_file(tmp_path)
+    with pytest.raises(InputError, match="eval_file has the same records as train_file"):
+        evolve(config(tmp_path, eval_file=path))
+    with pytest.raises(InputError, match="test_file has the same records as eval_file"):
+        evolve(config(tmp_path), pairs(), pairs(12), pairs(12))
+
+
+def test_members_with_the_same_settings_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    with open_setup(config(tmp_path, mutate={}, generations=1)):
+        assert "--mutate names settings with their ranges" in caplog.text
+    caplog.clear()
+    with open_setup(config(tmp_path, overwrite=True)):
+        assert "--mutate" not in caplog.text
+
+
+def test_a_dropout_that_the_start_adapter_does_not_have_is_refused(tmp_path: Path, whole: Evolved):
+    with pytest.raises(InputError, match=r"has lora_dropout 0\.0, and members keep it"):
+        evolve(config(tmp_path, model=str(whole.weights), set={"lora_dropout": 0.3}))

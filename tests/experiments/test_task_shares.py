@@ -1,0 +1,146 @@
+"""Which tasks members learn from, are selected on and are measured on: never the same."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from bough import Environment, Task
+from bough.environments.adapters.names import seeded_tasks
+from bough.environments.registry import own_agent
+from bough.errors import InputError
+from bough.experiments.evolve_settings import EvolveConfig
+from bough.experiments.fitness import PlayedFitness
+from bough.experiments.generation import Generation
+from bough.experiments.lessons import GroupLessons
+from bough.worlds.functions import benchmark
+from tests.commands.letters import WriteLetter
+from tests.experiments.test_played_fitness import OneSplit, Scripted
+
+UPDATES, GENERATIONS = 4, 4
+GRPO: dict[str, Any] = {
+    "method": "grpo", "seed": 3, "set": {"batch_size": 8, "group_size": 2}, "generations": GENERATIONS, "steps": 1,
+    "eval_tasks": 16,
+}  # fmt: skip
+
+
+class Entry(NamedTuple):
+    id: str
+    set: str
+    family: str
+
+
+class Numbered(WriteLetter):
+    """A finite list of tasks in the order that the seed fixes; the splits have different ones."""
+
+    @classmethod
+    def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> Iterator[Task]:
+        return (Task(id=f"{split}-{(number + seed) % 400}", data={"letter": "e"}) for number in range(400))
+
+
+class Seeded(WriteLetter):
+    """What the adapters of gymnasium, textarena and OpenEnv make."""
+
+    @classmethod
+    def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> Iterator[Task]:
+        return seeded_tasks(split, seed, {})
+
+
+def tasks(split: str, seed: int) -> Iterator[dict[str, str]]:
+    return ({"opening": f"{split} {seed + number}"} for number in range(500))
+
+
+def play(task: Task, base_url: str) -> None:
+    """An agent function; its tasks are those of the function above."""
+
+
+def answers(folder: Path) -> dict[str, Any]:
+    path = folder / "problems.jsonl"
+    rows = [{"problem": f"What is {number} + 1?", "answer": str(number + 1)} for number in range(600)]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return {"environment": "interpreter", "options": {"file": str(path)}}
+
+
+def task_files(folder: Path) -> dict[str, Any]:
+    for name, begin in (("tasks", 0), ("test", 150)):  # 50 tasks are in both
+        rows = [{"id": f"t-{number}", "data": {"letter": "e"}} for number in range(begin, begin + 200)]
+        (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    files = {"task_file": folder / "tasks.jsonl", "test_task_file": folder / "test.jsonl"}
+    return {"environment": WriteLetter, **files}
+
+
+WORLDS: dict[str, Any] = {
+    "household": lambda _: {"environment": "household"},
+    "web": lambda _: {"environment": "web", "options": {"pages": ["click-test", "enter-text"]}},
+    "interpreter": lambda _: {"environment": "interpreter"},
+    "interpreter with a file": answers,
+    "functions": lambda _: {"environment": "functions"},
+    "own environment": lambda _: {"environment": Numbered},
+    "adapters": lambda _: {"environment": Seeded},
+    "agent": lambda _: {"environment": own_agent(play, "play")},
+    "task file": task_files,
+}
+
+
+def opened(stack: ExitStack, folder: Path, given: dict[str, Any]) -> tuple[PlayedFitness, GroupLessons]:
+    environment = given["environment"]
+    own = environment if isinstance(environment, type) and issubclass(environment, Environment) else None
+    config = EvolveConfig(**{**GRPO, **given, "environment": own.__name__ if own else environment})
+    players: Any = stack.enter_context(closing(Scripted(config, own)))
+    return PlayedFitness(config, players, folder / "rollouts"), GroupLessons(config, players, None)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def _benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The world of functions with made-up entries: its own need not be on this machine."""
+    found = {f"entry-{number}": Entry(f"entry-{number}", "simple", f"family-{number}") for number in range(600)}
+    monkeypatch.setattr(benchmark, "sets_named", lambda _: ["simple"])
+    monkeypatch.setattr(benchmark, "entries", lambda _: found)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_no_task_is_trained_on_and_selected_on_or_measured_on(world: str, tmp_path: Path):
+    with ExitStack() as stack:
+        fitness, lessons = opened(stack, tmp_path, WORLDS[world](tmp_path))
+        learnt = {task.id for update in range(UPDATES) for task in lessons._tasks(update, 8)}
+        selected = [{task.id for task in fitness._selection_tasks(number)} for number in range(GENERATIONS)]
+        test = {task.id for task in fitness._test_tasks(GENERATIONS, UPDATES)}
+        # A run that resumes, or a worker of a cluster, begins at any update and generation.
+        again, lessons_again = opened(stack, tmp_path, WORLDS[world](tmp_path))
+        assert {task.id for task in again._selection_tasks(GENERATIONS - 1)} == selected[-1]
+        assert {task.id for task in lessons_again._tasks(UPDATES - 1, 8)} <= learnt
+    everyone = [learnt, *selected, test]
+    assert [len(one) for one in everyone] == [32, *[16] * GENERATIONS, 16]
+    assert len(set.union(*everyone)) == sum(map(len, everyone)), "some tasks are in two of them"
+
+
+def test_too_few_tasks_to_learn_from_and_to_select_on_are_refused_with_their_number(tmp_path: Path):
+    (tmp_path / "tasks.jsonl").write_text('{"id": "only", "data": {"letter": "e"}}\n')
+    given = {"environment": WriteLetter, "task_file": tmp_path / "tasks.jsonl", "test_task_file": "other.jsonl"}
+    with ExitStack() as stack, pytest.raises(InputError, match=r"tasks.jsonl has 1 task, of which none is left for"):
+        opened(stack, tmp_path, given)
+
+
+def test_a_split_that_has_no_task_left_for_the_winner_is_refused_with_numbers(tmp_path: Path):
+    said = "the split unseen has no task to measure the winner on: in 4 generations, .* on 6 tasks of the split train"
+    with ExitStack() as stack, pytest.raises(InputError, match=said):
+        opened(stack, tmp_path, {"environment": OneSplit, "eval_tasks": 2})
+
+
+def test_a_generation_that_is_selected_on_earlier_tasks_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    with ExitStack() as stack:
+        fitness, _ = opened(stack, tmp_path, {"environment": WriteLetter, "eval_tasks": 6})
+        first, *_, last = (fitness._selection_tasks(number) for number in range(4))
+        [ids, again] = [{task.id for task in tasks} for tasks in (first, last)]
+        assert len(ids) == len(again) == 6 and ids & again  # about 20 of the 40 tasks are for selection
+        for number in range(4):
+            folder = tmp_path / f"generation-{number:05}"
+            (folder / "a").mkdir(parents=True)
+            fitness.of(Generation(folder, number, trained=True))
+    size = len(fitness.players.selection.known)
+    late = [number for number in range(4) if (number + 1) * 6 > size]
+    said = "Generation {} is selected on tasks that an earlier one was selected on: there are only {}."
+    assert late and caplog.messages == [said.format(number, size) for number in late]

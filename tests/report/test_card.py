@@ -1,0 +1,141 @@
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import ModelCard
+from markdown_it import MarkdownIt
+
+from bough.config.publish import CardConfig
+from bough.data.writer import Writer
+from bough.evaluation.contest import folder_name
+from bough.report.card import Card, make_card
+from bough.types import Message, Task, Trajectory, Turn
+from tests.report import folders
+
+HOSTILE = "</code><script>alert(1)</script> | ``` \n---\n# Owned ![x](http://evil.example/x.png)"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A recipe's run with a hostile word in every place that models, worlds and data files can write to."""
+    stages: list[dict[str, Any]] = [{"collect": {}}, {"pairs": {}}, {"sft": {}}, {"dpo": {}}, {"eval": {}}]
+    run = folders.recipe(tmp_path / "runs/made", *stages, about=HOSTILE, name="made")
+    for folder in ("01-collect", "03-sft", "04-dpo"):
+        (run / folder / "stage.json").rename(run / f"{folder}.json")
+        (run / folder).rmdir()
+    played = folders.collection(run / "01-collect", environment=f"{tmp_path}/world.py:World")
+    (played / "report.json").write_text((played / "report.json").read_text().replace("max_turns", "<b>|x"))
+    file = folders.pairs(run / "02-pairs/pairs.jsonl", [played], {"loop": 3, HOSTILE: 2})
+    folders.stage(run / "03-sft", "sft", train_file=tmp_path / "demos.jsonl")
+    folders.stage(run / "04-dpo", "dpo", model=str(run / "03-sft/final"), train_file=file)
+    for folder in ("01-collect", "03-sft", "04-dpo"):
+        (run / f"{folder}.json").rename(run / folder / "stage.json")
+    weights = str(run / "04-dpo/final")
+    folders.evaluation(run / "05-eval", {"smollm2": "0011", weights: "1111", HOSTILE: "0000"}, environment="household")
+    place = run / "05-eval/models" / folder_name(weights)
+    place.mkdir(parents=True)
+    said = Message(role="user", content=f"{HOSTILE} {Path.home()}/secret {tmp_path}/secret")
+    turn = Turn(reply=Message(role="assistant", content=HOSTILE), observation=[said])
+    with Writer(place / "trajectories.jsonl") as writer:
+        writer.write(Trajectory(id="a", task=Task(id="a"), start=[said], turns=[turn], success=True))
+    return run
+
+
+def card(run: Path, **settings: Any) -> Card:
+    return make_card(CardConfig(run=run, **settings))
+
+
+def test_it_loads_with_the_hubs_own_reader(run: Path):
+    made = card(run, license="apache-2.0", repo="org/name")
+    loaded = ModelCard(made.text)
+    assert loaded.data.base_model == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    assert (loaded.data.library_name, loaded.data.license) == ("peft", "apache-2.0")
+    [result] = loaded.data.eval_results
+    assert (result.metric_type, result.metric_value, result.dataset_type) == ("success_rate", 1.0, "household")
+    assert loaded.data.model_name == "name" and loaded.text.startswith("\n# name\n")
+    assert made.path == run / "04-dpo/final/README.md"
+
+
+def test_its_sections_stand_in_order_and_nothing_adds_one(run: Path):
+    tokens = MarkdownIt("commonmark").enable("table").parse(ModelCard(card(run).text).text)
+    headings = [tokens[i + 1].content for i, token in enumerate(tokens) if token.type == "heading_open"]
+    assert headings == [
+        "made", "Training objective", "Training pipeline", "Data", "Hyper-parameters", "Evaluation", "household",
+        "Usage", "Sources and terms",
+    ]  # fmt: skip
+
+
+def test_what_others_wrote_is_shown_and_never_obeyed(run: Path):
+    text = ModelCard(card(run).text).text
+    html = MarkdownIt("commonmark").enable("table").render(text)
+    assert "<script" not in html and "<b>" not in html and "<img" not in html
+    assert re.findall(r'href="([^"]*)"', html) == [
+        "https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct",
+    ]
+    assert html.count("&lt;script&gt;") >= 5
+
+
+def test_every_row_of_a_table_has_as_many_cells_as_its_heading(run: Path):
+    html = MarkdownIt("commonmark").enable("table").render(ModelCard(card(run).text).text)
+    for table in re.findall(r"<table>.*?</table>", html, flags=re.DOTALL):
+        rows = re.findall(r"<tr>.*?</tr>", table, flags=re.DOTALL)
+        assert len({len(re.findall(r"<t[hd]>", row)) for row in rows}) == 1
+    # The drawing keeps the Markdown parser from cutting rows short: cells beyond the heading's are dropped in silence.
+    for line in card(run).text.splitlines():
+        if line.startswith("| `") and "<b>" in line:
+            assert "\\|" in line
+
+
+def test_no_folder_of_this_machine_is_named(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for place in (tmp_path, run.parent, Path("/")):
+        monkeypatch.chdir(place)
+        text = card(run).text
+        assert str(tmp_path) not in text and str(Path.home()) not in text
+        assert "…/secret" in text
+
+
+def test_a_run_named_from_anywhere_has_the_same_card(run: Path, monkeypatch: pytest.MonkeyPatch):
+    whole = card(run).text
+    monkeypatch.chdir(run.parent)
+    assert card(Path("made")).text == whole
+    monkeypatch.chdir(run)
+    assert card(Path(os.curdir)).text == whole
+
+
+def test_what_its_reader_will_miss_is_noted(run: Path, tmp_path: Path):
+    assert card(run, license="mit", repo="org/name").missing == ()
+    folders.stage(tmp_path / "alone", "sft", model="/models/mine")
+    notes = card(tmp_path / "alone").missing
+    assert [word for word in ("--base-model", "--license", "--repo", "--evaluations") if word in " ".join(notes)] == [
+        "--base-model", "--license", "--repo", "--evaluations",
+    ]  # fmt: skip
+    assert card(tmp_path / "alone", base_model="org/base").missing == notes[1:]
+
+
+def test_the_title_is_the_users_the_repositorys_or_the_runs(run: Path):
+    assert "\n# made\n" in card(run).text
+    assert "\n# name\n" in card(run, repo="org/name").text
+    assert "\n# My agent\n" in card(run, repo="org/name", name="My agent").text
+    assert "\n# made 03-sft\n" in card(run / "03-sft").text
+
+
+def test_sources_and_licences_are_listed(run: Path):
+    text = card(run, license="mit", datasets=["org/data"]).text
+    assert "| base model | HuggingFaceTB/SmolLM2-135M-Instruct | apache-2.0 |" in text
+    assert "| data | org/data | see its page |\n| data | demos.jsonl | – |\n| data | pairs.jsonl | – |" in text
+    assert "| this model | made | mit |" in text and "PEFT 0.21.0 | MIT |" in text
+    assert "| this model | made | not stated |" in card(run).text
+
+
+def test_weights_that_were_trained_in_full_are_no_adapter(tmp_path: Path):
+    folders.stage(tmp_path / "sft", "sft", use_lora=False)
+    (tmp_path / "sft/final/adapter_config.json").rename(tmp_path / "sft/final/config.json")
+    (tmp_path / "sft/final/config.json").write_text('{"model_type": "llama"}')
+    text = card(tmp_path / "sft").text
+    assert "all weights trained with SFT" in text and "LoRA adapter" not in text
+
+
+def test_the_note_on_the_base_is_kept(run: Path):
+    assert "4-bit quantisation" in card(run).text

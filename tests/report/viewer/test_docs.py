@@ -1,0 +1,50 @@
+"""The documentation of the viewer: its commands exist, and so do its pictures."""
+
+import re
+import shlex
+from pathlib import Path
+
+import yaml
+
+from bough.config import flags
+from bough.config.play import ViewConfig
+from bough.report.viewer.prometheus import HELP, metric_name
+from tests.report.viewer.take_screenshots import PICTURES
+
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "viewer.md").read_text()
+
+
+def test_every_command_is_understood():
+    lines = [line for text in re.findall(r"```sh\n(.*?)```", PAGE, flags=re.DOTALL) for line in text.splitlines()]
+    assert len(lines) == 3
+    for line in lines:
+        words = shlex.split(line)
+        assert words[:2] == ["bough", "view"]
+        flags.parse(ViewConfig, flags.build(ViewConfig, "bough view", ""), words[2:])
+
+
+def test_every_flag_that_is_named_is_one():
+    named = set(re.findall(r"`?(--[a-z][a-z-]*)", PAGE))
+    assert named and named <= {"--" + name.replace("_", "-") for name in ViewConfig.model_fields}
+
+
+def test_every_metric_that_is_named_is_exported():
+    named = set(re.findall(r"`(bough_[a-z_]+)", PAGE)) - {"bough_training_"}
+    trained = {metric_name(name)[0] for name in ("loss", "margin/loop", "tokens_per_s")}
+    assert named == set(HELP) | trained
+
+
+def test_prometheus_is_told_the_default_port():
+    config, rules, _ = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL))
+    port = ViewConfig.model_fields["port"].default
+    assert config["scrape_configs"][0]["static_configs"][0]["targets"] == [f"127.0.0.1:{port}"]
+    assert set(re.findall(r"bough_\w+", rules["groups"][0]["rules"][0]["expr"])) <= set(HELP)
+
+
+def test_every_page_has_its_pictures_at_both_widths_and_they_are_small():
+    named = re.findall(r"!\[[\w ]+\]\((screenshots/[\w-]+\.png)\)", PAGE)
+    assert named == [f"screenshots/{name}{width}.png" for name in PICTURES for width in ("", "-phone")]
+    assert {DOCS / name for name in named} == set((DOCS / "screenshots").iterdir())
+    for name in named:
+        assert 1000 < (DOCS / name).stat().st_size < 100_000

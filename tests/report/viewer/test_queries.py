@@ -1,0 +1,92 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bough.report.viewer.index import Index
+from bough.report.viewer.queries import counts, lines_of_task, neighbours, records
+from tests.report.viewer.samples import pair, trajectory, write
+
+
+@pytest.fixture
+def index(tmp_path: Path, make_index: Callable[[Path], Index]) -> Index:
+    write(
+        tmp_path / "run/a.jsonl",
+        trajectory("a#0", ["look"], True),
+        trajectory("a#1", ["go to shelf", "take mug", "look"], False),
+        trajectory("b#0", ["open Schränkchen"], None, stop="loop"),
+    )
+    write(tmp_path / "run/b.jsonl", trajectory("a#2", ["look", "look"], False), pair(["go"], ["look"]))
+    return make_index(tmp_path / "run")
+
+
+def names(index: Index, **asked: str) -> list[str]:
+    return [row["name"] for row in records(index, asked)["rows"]]
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({}, ["a#0", "a#1", "b#0", "a#2"]),
+        ({"outcome": "success"}, ["a#0"]),
+        ({"outcome": "failure"}, ["a#1", "a#2"]),
+        ({"outcome": "unknown"}, ["b#0"]),
+        ({"task": "b"}, ["b#0"]),
+        ({"stop": "loop"}, ["b#0"]),
+        ({"file": "b.jsonl"}, ["a#2"]),
+        ({"min_turns": "2"}, ["a#1", "a#2"]),
+        ({"max_turns": "1"}, ["a#0", "b#0"]),
+        ({"min_reward": "0.5"}, ["a#0"]),
+        ({"max_reward": "0.5"}, ["a#1", "a#2"]),
+        ({"q": "shelf mug take"}, ["a#1"]),
+        ({"q": "schränk"}, ["b#0"]),
+        ({"q": "nowhere"}, []),
+        ({"q": '" OR 1=1 --'}, []),
+        ({"q": "***"}, ["a#0", "a#1", "b#0", "a#2"]),
+        ({"sort": "turns"}, ["a#0", "b#0", "a#2", "a#1"]),
+        ({"sort": "turns", "order": "down"}, ["a#1", "a#2", "b#0", "a#0"]),
+        ({"sort": "1; DROP TABLE records"}, ["a#0", "a#1", "b#0", "a#2"]),
+        ({"limit": "2", "offset": "1"}, ["a#1", "b#0"]),
+        ({"limit": "-1", "offset": "x", "min_turns": "x"}, ["a#0", "a#1", "b#0", "a#2"]),
+        ({"outcome": "' OR ''='", "task": "' OR ''='"}, []),
+    ],
+)
+def test_a_list_is_what_was_asked_for(index: Index, asked: dict[str, str], expected: list[str]):
+    assert names(index, **asked) == expected
+
+
+def test_a_page_says_how_many_there_are_and_what_to_filter_by(index: Index):
+    found = records(index, {"limit": "1", "outcome": "failure"})
+    assert (found["total"], len(found["rows"]), found["rows"][0]["at"]) == (2, 1, "a.jsonl:2")
+    assert found["facets"]["success"] == [{"value": 0, "count": 2}, {"value": 1, "count": 1}]
+    assert found["facets"]["file"] == [{"value": "a.jsonl", "count": 3}, {"value": "b.jsonl", "count": 1}]
+    assert records(index, {"file": "b.jsonl"})["facets"]["success"] == [{"value": 0, "count": 1}]
+
+
+def test_what_there_is_to_filter_by_is_counted_again_when_more_comes(index: Index):
+    assert records(index, {"kind": "pair"})["facets"]["reason"] == [{"value": "loop", "count": 1}]
+    write(index.root.path / "c.jsonl", pair(["go"], ["look"], "parting"))
+    index.catch_up()
+    found = records(index, {"kind": "pair"})["facets"]["reason"]
+    assert found == [{"value": "loop", "count": 1}, {"value": "parting", "count": 1}]
+
+
+def test_behind_the_last_page_there_is_nothing_but_the_number(index: Index):
+    found = records(index, {"offset": "100"})
+    assert (found["rows"], found["total"]) == ([], 4)
+
+
+def test_pairs_are_a_list_of_their_own(index: Index):
+    assert [row["reason"] for row in records(index, {"kind": "pair", "reason": "loop"})["rows"]] == ["loop"]
+    assert counts(index) == [
+        {"file": "a.jsonl", "kind": "trajectory", "count": 3, "successes": 1, "failures": 1},
+        {"file": "b.jsonl", "kind": "pair", "count": 1, "successes": None, "failures": None},
+        {"file": "b.jsonl", "kind": "trajectory", "count": 1, "successes": 0, "failures": 1},
+    ]
+
+
+def test_a_record_knows_its_neighbours_and_the_other_attempts(index: Index):
+    assert neighbours(index, "a.jsonl", 2, "trajectory") == {"previous": 1, "next": 3}
+    assert neighbours(index, "a.jsonl", 1, "trajectory") == {"previous": None, "next": 2}
+    assert neighbours(index, "b.jsonl", 2, "pair") == {"previous": None, "next": None}
+    assert lines_of_task(index, "a.jsonl", "a") == [1, 2]
