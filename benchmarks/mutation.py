@@ -50,7 +50,7 @@ MODULES = {
         f"tests/evaluation/test_{name}.py" for name in ("distributions", "intervals", "sequential")
     ],
     "evaluation/paired": ["tests/evaluation/test_paired.py", "tests/evaluation/test_power.py"],
-    "evaluation/gate": ["tests/evaluation/test_gate.py", "tests/evaluation/test_side_by_side.py"],
+    "evaluation/gate": ["tests/evaluation/test_gate.py"],
     "evaluation/comparison": ["tests/evaluation/test_comparison.py"],
     "evaluation/success": [f"tests/evaluation/test_{name}.py" for name in ("success", "pass_at_k", "seeds")],
     "evaluation/results": ["tests/evaluation/test_outcomes.py", "tests/evaluation/test_results.py"],

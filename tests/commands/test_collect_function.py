@@ -43,9 +43,7 @@ def test_a_reward_that_hangs_is_an_error_and_the_episodes_are_kept(tmp_path: Pat
         return 1.0
 
     settings = {"tasks": 2, "output": tmp_path / "x", "step_timeout_s": 5.0}
-    with pytest.raises(
-        bough.BoughError, match=r"the reward slow took longer than 5 s \(.*test_collect_function\.py:\d+"
-    ):
+    with pytest.raises(bough.BoughError, match=r"the reward slow took longer than 5 s \(.*_function\.py:\d+"):
         bough.collect("expert", WriteLetter, rewards=[slow], **settings)
     again = bough.collect("expert", WriteLetter, rewards=[length], **settings)
     assert len(again) == 2 and again[0].rewards["length"] == 1.0 and again.report["episodes"] == 2
