@@ -2,7 +2,7 @@
 
 A reply with a tool call runs code; a reply without one is the final answer and is
 graded. The reward is the grade itself, 0 to 1; rewards for calls or for wrong answers are
-defined elsewhere (`bough.rewards`).
+defined elsewhere (`bough.environments.rewards`).
 """
 
 from __future__ import annotations
