@@ -9,7 +9,7 @@ of similar length side by side, padded. TRL's batch size is the fastest of those
 the clock starts all three compute loss and gradient norm of the same pairs. With --subset,
 plain rows and TRL get only some of the pairs, evenly spaced over the rounds.
 
-Where flash-linear-attention refuses the gradient of its gated delta rule (`trees/kernels.py`), all
+Where flash-linear-attention refuses the gradient of its gated delta rule (`trees/mixers.py`), all
 three use the same kernel in its place. Triton tunes the kernels in the first step, which can take
 minutes; --tune limits how many configurations of a kernel it tries, for all three alike.
 """

@@ -130,7 +130,7 @@ def test_only_the_files_of_tests_that_fail_are_kept(in_one_process: tuple[Path, 
 
 def test_the_slowest_files_start_first():
     assert all((ROOT / "tests" / name).is_file() for name in SLOWEST)
-    one = "runs/test_kills.py"
+    one = "experiments/test_run_kills.py"
     files = [f"{ROOT}/tests/{name}" for name in ("test_ledger.py", one)]
     with Warm("pytest", "--collect-only", "-p", "no:cacheprovider", *files) as program:
         listed = program.communicate().splitlines()

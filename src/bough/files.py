@@ -311,7 +311,7 @@ def candidates(written: str | Path, folder: Path) -> Iterator[Path]:
 
 # Digests of texts and JSON values, and the seeds derived from them.
 # They name files, mark equal values and seed episodes, so their bits must stay the same from version to version.
-# Files and weights have digests of their own (models/digest.py).
+# Files and weights have digests of their own (models/resolve.py).
 
 
 def text_digest(content: str | bytes, *, size: int) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 import bough
 from bough.commands.objects import as_file, environment_name, records_of, reward_weights, trajectories_of
-from bough.environments import registry
+from bough.environments import given
 from bough.environments.registry import find
 from bough.environments.rubric import find as find_reward
 from bough.ledger import Ledger
@@ -67,7 +67,7 @@ def test_a_reward_needs_a_name_of_its_own():
 
     with pytest.raises(bough.InputError, match="built-in reward is called 'outcome'"):
         reward_weights(outcome)
-    assert "outcome" not in registry.REWARDS
+    assert "outcome" not in given.REWARDS
 
 
 def test_trajectories_come_from_memory_and_from_files(tmp_path: Path):

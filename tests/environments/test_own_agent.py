@@ -6,7 +6,7 @@ import pytest
 
 from bough.config.groups import CollectConfig
 from bough.config.online import OnlineEnvironmentConfig
-from bough.environments import registry
+from bough.environments import given
 from bough.environments.base import EnvironmentFailedError, NoTasksError
 from bough.environments.registry import OwnAgent, find, own_agent
 from bough.environments.tasks import tasks_of
@@ -74,7 +74,7 @@ def test_tasks_of_another_type_are_refused_with_what_is_allowed():
 def test_a_function_that_was_handed_in_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch):
     def mine(client: Any) -> None: ...
 
-    monkeypatch.setitem(registry.AGENTS, "mine", mine)
+    monkeypatch.setitem(given.AGENTS, "mine", mine)
     assert find("agent:mine").name == "agent:mine"
 
 

@@ -175,7 +175,7 @@ def test_an_error_names_the_line_in_the_rewards_own_file(tmp_path: Path):
     rubric.score(trajectory())
     assert f"({tmp_path.name}/mine.py:4)" in rubric.why["parsed"] and "JSONDecodeError" in rubric.why["parsed"]
     assert re.search(
-        r"broken raised ZeroDivisionError: no turns \(.*rewards/test_rubric.py:\d+\)", rubric.why["broken"]
+        r"broken raised ZeroDivisionError: no turns \(.*environments/test_rubric.py:\d+\)", rubric.why["broken"]
     )
 
 

@@ -182,12 +182,12 @@ def test_a_killed_worker_is_an_error_that_says_so(large: Path, monkeypatch: pyte
 PROGRAM = """
 import sys, time
 from pathlib import Path
-from bough.methods import examples, preparation
+from bough.methods import example_store, examples
 from tests.methods.test_preparation import BUILDER, SFT, SFTConfig
 examples.LARGE = 0
-preparation.num_workers = lambda: 2
+example_store.num_workers = lambda: 2
 def slow(self, sample, source):
-    Path(sys.argv[2], str(preparation.os.getpid())).touch()
+    Path(sys.argv[2], str(example_store.os.getpid())).touch()
     time.sleep(60)
 SFT._example = slow
 SFT(SFTConfig(train_file="x")).examples(sys.argv[1], BUILDER)

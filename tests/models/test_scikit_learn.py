@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers.utils
 
-from bough.models import tiny
+from bough.models import scikit_learn
 from bough.models.resolve import load_tokenizer
 from bough.policy.load import load_model, load_outline
 
@@ -17,19 +17,19 @@ from bough.policy.load import load_model, load_outline
 @pytest.fixture
 def users(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The modules of transformers that would import scikit-learn and SciPy, imported again by `import_later`."""
-    names = [later.user for later in (tiny.TOKENIZERS, tiny.MODELS)]
+    names = [later.user for later in (scikit_learn.TOKENIZERS, scikit_learn.MODELS)]
     for name in names:
         importlib.import_module(name)
         monkeypatch.delitem(sys.modules, name)
         # The package has it as an attribute as well, where an import would find the module of before.
         monkeypatch.delattr(name)
-    tiny.import_later(models=True)
+    scikit_learn.import_later(models=True)
     return [sys.modules[name] for name in names]
 
 
 def test_a_function_is_imported_when_it_is_called(users: list[Any]):
     generation, detection = users
-    assert {generation.roc_curve.__module__, detection.linear_sum_assignment.__module__} == {tiny.__name__}
+    assert {generation.roc_curve.__module__, detection.linear_sum_assignment.__module__} == {scikit_learn.__name__}
     rates = generation.roc_curve([0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8])
     assert [list(rate) for rate in rates[:2]] == [[0, 0, 0.5, 0.5, 1], [0, 0.5, 0.5, 1, 1]]
     assert [list(chosen) for chosen in detection.linear_sum_assignment([[4, 1], [2, 3]])] == [[0, 1], [1, 0]]
@@ -43,13 +43,13 @@ def test_transformers_knows_that_they_are_installed(users: list[Any]):
 
 def test_what_transformers_imported_before_stays_as_it_is(users: list[Any], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(users[0], "roc_curve", None)
-    tiny.import_later(models=True)
+    scikit_learn.import_later(models=True)
     assert users[0].roc_curve is None
 
 
 def test_a_version_of_transformers_without_the_module_is_left_alone(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tiny, "MODELS", tiny.MODELS._replace(user="transformers.loss.nowhere"))
-    tiny.import_later(models=True)
+    monkeypatch.setattr(scikit_learn, "MODELS", scikit_learn.MODELS._replace(user="transformers.loss.nowhere"))
+    scikit_learn.import_later(models=True)
     assert transformers.utils.is_scipy_available()
 
 
@@ -64,6 +64,6 @@ def test_a_version_of_transformers_without_the_module_is_left_alone(monkeypatch:
 )
 def test_whatever_loads_a_model_imports_it_later(load: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch):
     calls: list[None] = []
-    monkeypatch.setattr(tiny, "import_later", lambda **_: calls.append(None))
+    monkeypatch.setattr(scikit_learn, "import_later", lambda **_: calls.append(None))
     load("tiny")
     assert calls

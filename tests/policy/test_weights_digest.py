@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bough.policy.load import HASHED_WHOLE, weights_digest
+from bough.policy.adapters import HASHED_WHOLE, weights_digest
 
 
 def of(weight: Tensor, name: str = "a") -> str:

@@ -15,7 +15,7 @@ from bough.config.parts import leaves
 from bough.curation.source import SourcedTrajectory, read_filed
 from bough.data.base import Sample
 from bough.data.writer import Writer
-from bough.environments import registry
+from bough.environments import given
 from bough.environments.registry import plugged_in
 from bough.environments.rubric import REWARDS, name_of
 from bough.errors import InputError
@@ -44,7 +44,7 @@ def environment_name(environment: EnvironmentLike) -> str:
         if installed.value == f"{environment.__module__}:{environment.__qualname__}":
             return str(name)
         raise InputError(f"an installed environment is called {name!r} too; give your class another name = …")
-    registry.ENVIRONMENTS[name] = environment
+    given.ENVIRONMENTS[name] = environment
     return str(name)
 
 
@@ -55,7 +55,7 @@ def agent_name(agent: AgentLike) -> str:
     if not callable(agent) or inspect.isclass(agent):
         raise InputError(f"an agent is a function or the name of one, not a {type(agent).__name__}")
     name = getattr(agent, "__name__", type(agent).__name__)
-    registry.AGENTS[name] = agent
+    given.AGENTS[name] = agent
     return name
 
 
@@ -81,7 +81,7 @@ def _reward_name(reward: RewardLike) -> str:
     name = name_of(reward)
     if name in REWARDS and REWARDS[name] is not reward:
         raise InputError(f"a built-in reward is called {name!r} too; give your function another name")
-    registry.REWARDS[name] = reward
+    given.REWARDS[name] = reward
     return name
 
 

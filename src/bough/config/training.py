@@ -151,7 +151,7 @@ class MachineConfig(Config):
 
     @property
     def tokens_per_pass(self) -> int:
-        """The token budget. A run chooses one before it begins if none is set (`training/token_budget.py`)."""
+        """The token budget. A run chooses one before it begins if none is set (`training/plan.py`)."""
         return self.token_budget or BUDGET_ON_CPU
 
 

@@ -1,6 +1,6 @@
 """Samples of inspect_ai's logs: what an evaluation's agent said and how it was scored.
 
-`trajectories/inspect_log.py` opens the log and gives one row per sample: `eval`, the head of the
+The second half of this file opens the log and gives one row per sample: `eval`, the head of the
 log, and `sample`. Scores are rewards under their scorer's name: C (correct) is 1, P (partial)
 0.5, I (incorrect) and N (no answer) 0, numbers and true or false as they are; the parts of a score that is an
 object are `scorer/part`. The first score that says C, I, true or false is the episode's success.

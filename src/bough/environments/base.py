@@ -162,7 +162,7 @@ class Environment(ABC):
 
     @classmethod
     def mistake_rules(cls) -> MistakeRules:
-        """What counts as a mistake here besides loops and invalid actions (`environments/rules.py`)."""
+        """What counts as a mistake here besides loops and invalid actions (`MistakeRules`)."""
         return MistakeRules()
 
     @classmethod

@@ -1,7 +1,7 @@
 """Mistakes that a rule can find in a trajectory, one rule per reason.
 
 The rules here know no environment's texts; an environment adds its own
-(`environments/rules.py`). A rule looks at one turn and the turns before it. What it
+(`MistakeRules`). A rule looks at one turn and the turns before it. What it
 finds is a suspicion: curation makes a pair of it only where a better reply in that very
 state is known. Evaluation counts it, and the reward `mistakes` takes it off.
 """

@@ -30,6 +30,7 @@ from bough.chat.reply import Reply
 from bough.config.base import is_code
 from bough.config.groups import AGENT_PREFIX
 from bough.config.groups import AGENT_PREFIX as PREFIX
+from bough.environments import given
 from bough.environments.adapters.names import ADAPTERS, adapt
 from bough.environments.base import Environment, EnvironmentFailedError, NoTasksError, Observation, Tasks
 from bough.errors import InputError, describe_failure, did_you_mean
@@ -56,7 +57,7 @@ def find(name: str) -> type[Environment]:
 
 def find_listed(name: str) -> type[Environment]:
     """The environment that an installed package registers under that name. Files may name only these."""
-    if (handed_in := ENVIRONMENTS.get(name)) is not None:
+    if (handed_in := given.ENVIRONMENTS.get(name)) is not None:
         return _environment(handed_in, name)
     if not is_code(name) and (adapted := adapt(name)) is not None:
         return _environment(adapted, name)
@@ -83,7 +84,7 @@ def find_listed(name: str) -> type[Environment]:
 
 
 def _own_agent(name: str) -> type[Environment]:
-    function = AGENTS.get(name)
+    function = given.AGENTS.get(name)
     if function is None:
         if not is_code(name):
             raise InputError(f"--agent {name}: name a function as module:function or path/to/file.py:function")
@@ -252,16 +253,6 @@ def _succeeds(command: list[str]) -> bool:
         command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False
     )
     return done.returncode == 0
-
-
-# Environments, rewards and agents that a Python program handed in, by the names that settings use for them.
-# Settings are text: they end up in YAML files and records. A class or a function given to the Python API is kept here
-# under its name, for as long as the process lives, and the registries look here first. Giving another one of the same
-# name replaces it, as running a notebook cell again does.
-
-ENVIRONMENTS: dict[str, type[Any]] = {}
-REWARDS: dict[str, Callable[..., Any]] = {}
-AGENTS: dict[str, Callable[..., Any]] = {}
 
 
 # A user's own agent: a function that plays a task by itself, against an OpenAI-compatible address.

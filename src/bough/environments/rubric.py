@@ -31,7 +31,7 @@ from typing import Any, Self
 
 from bough import event_loop
 from bough.config.groups import Weight
-from bough.environments import registry, rewards
+from bough.environments import given, rewards
 from bough.environments.rewards import AgentFaultError, Bounds, Judge, RankingJudge, StatefulReward, bounds_of
 from bough.errors import (
     BoughError,
@@ -222,7 +222,7 @@ def scores_groups(function: RewardFunction) -> bool:
 # rubric.score_all(attempts)    # the same for many; rewards of groups compare attempts at one task
 # A reward that cannot be computed is None, never 0, and makes the total None: such a trajectory is left out where
 # attempts are compared. Where the agent's words are the reason (it talked a judge out of an answer), it is the worst
-# value of the reward's range instead, and counted. A reward outside its declared range (`rewards/bounds.py`) stops
+# value of the reward's range instead, and counted. A reward outside its declared range (`Bounds`) stops
 # the run, and so does one that takes longer than `timeout_s`. A reward of weight 0 is reported but does not count.
 
 log = logging.getLogger(__name__)
@@ -377,8 +377,8 @@ REWARDS: dict[str, RewardFunction] = {
 
 def find(name: str) -> RewardFunction:
     """The reward function of that name. Raises InputError saying what was tried."""
-    if name in registry.REWARDS:
-        return registry.REWARDS[name]
+    if name in given.REWARDS:
+        return given.REWARDS[name]
     if name in REWARDS:
         return REWARDS[name]
     place, colon, attribute = name.rpartition(":")

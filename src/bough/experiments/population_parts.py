@@ -17,7 +17,7 @@ from bough.chat.builder import CallBuilder
 from bough.chat.template import ChatTemplate
 from bough.config.groups import SamplingConfig
 from bough.config.training import TrainingConfig
-from bough.environments import registry
+from bough.environments import given
 from bough.environments.base import Environment
 from bough.environments.registry import find
 from bough.errors import BoughError, InputError
@@ -291,7 +291,7 @@ class Code:
     @classmethod
     def of(cls, config: EvolveConfig) -> Code:
         environment_class = find(config.environment.name) if config.environment.name else None
-        return cls(environment_class, {name: one for name, one in registry.REWARDS.items() if name in config.rewards})
+        return cls(environment_class, {name: one for name, one in given.REWARDS.items() if name in config.rewards})
 
     def pack(self) -> bytes:
         """The bytes that a worker reads."""
@@ -300,7 +300,7 @@ class Code:
 
     def enter(self) -> None:
         """Makes it known in this process. InputError where the machine lacks something that the environment needs."""
-        registry.REWARDS.update(self.rewards)
+        given.REWARDS.update(self.rewards)
         if self.environment_class is not None and (lacks := self.environment_class.lacks()):
             raise InputError(lacks)
 

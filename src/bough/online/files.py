@@ -28,7 +28,7 @@ from bough.data.reader import Reader
 from bough.data.writer import Writer
 from bough.files import remove, replacing, sync, text_digest, write_json
 from bough.methods.distill import OnlineConfig
-from bough.policy.load import weights_digest
+from bough.policy.adapters import weights_digest
 from bough.types import Group, Trajectory
 
 

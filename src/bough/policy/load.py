@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from bough.chat.builder import CallBuilder
 from bough.chat.template import load_template
 from bough.errors import InputError
 from bough.files import read_json
-from bough.models import tiny
+from bough.models import scikit_learn
 from bough.models.gguf_read import FOLDER as GGUF_FOLDER
 from bough.models.resolve import check_hub, context_length
 from bough.models.sizes import load_config, outline
@@ -33,7 +30,7 @@ def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, qu
     float32 on the CPU and bfloat16 on CUDA unless `dtype` says otherwise; with `quantize`
     the weights are NF4 and `dtype` is what they compute in.
     """
-    tiny.import_later(models=True)
+    scikit_learn.import_later(models=True)
     import torch
 
     from bough.models.resolve import resolve
@@ -60,7 +57,7 @@ def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, qu
 
 def load_outline(name: str) -> Any:
     """The model `name` without its weights: which layers it has, at no cost."""
-    tiny.import_later(models=True)
+    scikit_learn.import_later(models=True)
     from bough.models.resolve import resolve
 
     source = resolve(name)
@@ -132,32 +129,3 @@ def _quantized(dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
         bnb_4bit_compute_dtype=dtype,
     )
     return {"quantization_config": config, "device_map": {"": device}}
-
-
-# A digest of weights, computed where they are.
-
-INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of a weight
-BLOCK = 1024  # weights that are added up together
-HASHED_WHOLE = 1 << 16  # tensors up to this size are hashed as they are: in few weights, changes can cancel in a sum
-
-
-def weights_digest(weights: Iterable[tuple[str, Tensor]]) -> str:
-    """A digest of named tensors.
-
-    The bits of a large tensor are added up as integers, block by block, where the tensor is,
-    and only the sums are hashed: integer sums are exact on any device, and a large model need
-    not be copied to the CPU. A training step moves nearly all weights, so some sum differs after it.
-    """
-    hasher = blake2b(digest_size=16)
-    for name, weight in weights:
-        hasher.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
-        bits = weight.detach().contiguous().view(-1).view(INTEGERS[weight.element_size()])
-        hasher.update((bits if len(bits) <= HASHED_WHOLE else _sums(bits)).cpu().numpy().tobytes())
-    return hasher.hexdigest()
-
-
-def _sums(bits: Tensor) -> Tensor:
-    whole = len(bits) // BLOCK * BLOCK
-    return torch.cat(
-        [bits[:whole].view(-1, BLOCK).sum(-1, dtype=torch.int64), bits[whole:].sum(dtype=torch.int64)[None]]
-    )

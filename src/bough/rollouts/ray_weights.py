@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from bough.engines.base import EngineError
-from bough.policy.load import INTEGERS, weights_digest
+from bough.policy.adapters import INTEGERS, weights_digest
 from bough.policy.policy import Policy
 from bough.policy.processes import gather
 from bough.rollouts.ray import import_ray

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bough.errors import BoughError, RowError
-from bough.models import tiny
+from bough.models import scikit_learn
 from bough.types import Trajectory
 
 # A vocabulary of 260,000 tokens takes a quarter of this.
@@ -95,7 +95,7 @@ def _prepare() -> dict[str, Any]:
         return {}
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    tiny.import_later()
+    scikit_learn.import_later()
     import transformers
     from transformers import AutoTokenizer  # noqa: F401  a lazy module: it loads what is asked for
 
