@@ -28,7 +28,7 @@ class Choosy(Counting):
 
 def test_tasks_name_their_environment():
     [task] = islice(tasks_of(Counting, options={}, split="unseen", seed=7), 1)
-    assert task == Task(id="unseen-7-0", environment="counting", data={"goal": 2})
+    assert task == Task(id="unseen-7-0", environment="counting", data={"goal": 2, "number": 0})
 
 
 def test_options_reach_the_tasks_and_lists_may_be_written_with_commas():

@@ -17,7 +17,7 @@ class Counting(Environment):
     @classmethod
     def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> Iterator[Task]:
         for number in itertools.count():
-            yield Task(id=f"{split}-{seed}-{number}", data={"goal": 2 + number % 3})
+            yield Task(id=f"{split}-{seed}-{number}", data={"goal": 2 + number % 3, "number": number})
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)

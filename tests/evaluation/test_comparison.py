@@ -168,7 +168,7 @@ def test_as_json_it_says_whether_it_is_significant():
 
 def test_copies_are_left_out_and_counted():
     def played(model: ModelResult) -> ModelResult:
-        rows = [row.model_copy(update={"start": "s", "episode": str(row.success)}) for row in model.outcomes[:8]]
+        rows = [row.model_copy(update={"start": "s", "digest": "d"}) for row in model.outcomes[:8]]
         return model.model_copy(update={"outcomes": [*rows, *model.outcomes[8:]]})
 
     [found] = compare([played(result("a", binary("0" * 10))), played(result("b", binary("1" * 10)))])

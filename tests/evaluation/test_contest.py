@@ -143,7 +143,7 @@ def test_rows_name_the_family_of_their_task_and_lost_ones_too(tmp_path: Path):
     Breaking.broken = {}
     assert [row.family for row in (*found.outcomes, *found.lost)] == ["two", "two", "two"]
     first, second = found.outcomes
-    assert (first.start, first.episode) == (second.start, second.episode), "the same game under another name"
+    assert (first.start, first.digest) == (second.start, second.digest), "the same game under another name"
 
 
 def test_what_was_lost_at_one_look_and_played_at_the_next_is_not_lost(tmp_path: Path, monkeypatch: Any):

@@ -1,6 +1,7 @@
 import pytest
 
 from bough.evaluation.intervals import confidence_sequence, rate_interval, wilson
+from bough.evaluation.results import Outcome
 from bough.evaluation.success import Measure, report
 from tests.evaluation.samples import binary, lost, outcomes
 
@@ -134,3 +135,17 @@ def test_a_rate_is_no_surer_for_tasks_that_repeat():
     found = report(copies)
     assert (found.tasks, found.success.mean) == (80, 0.5)
     assert found.success.interval == rate_interval([1.0] * 5 + [0.0] * 5, 80)
+
+
+def test_attempts_at_different_tasks_of_a_family_are_not_attempts_at_one_task():
+    """One task of each family is always solved, the other never: of two attempts at a task, one succeeds in half."""
+    rows = [
+        Outcome(task=f"{name}-{solved}", digest="", family=name, attempt=attempt, success=bool(solved))
+        for name in "abcdefgh"
+        for solved in (0, 1)
+        for attempt in (0, 1)
+    ]
+    found = report(rows)
+    assert found.pass_at.keys() == found.pass_all.keys() == {2}
+    assert found.pass_at[2].mean == found.pass_all[2].mean == 0.5
+    assert report([row for row in rows if row.attempt == 0]).pass_at == {}

@@ -11,6 +11,7 @@ import pytest
 from bough import Environment, Task
 from bough.environments.adapters.names import seeded_tasks
 from bough.environments.registry import own_agent
+from bough.environments.tasks import is_for_training
 from bough.errors import InputError
 from bough.experiments.evolve_settings import EvolveConfig
 from bough.experiments.fitness import PlayedFitness
@@ -144,3 +145,9 @@ def test_a_generation_that_is_selected_on_earlier_tasks_says_so(tmp_path: Path, 
     late = [number for number in range(4) if (number + 1) * 6 > size]
     said = "Generation {} is selected on tasks that an earlier one was selected on: there are only {}."
     assert late and caplog.messages == [said.format(number, size) for number in late]
+
+
+def test_tasks_of_one_family_are_on_one_side():
+    families = [[Task(id=f"{name}{n}", data={"family": name}) for n in range(4)] for name in "abcdefghijklmnop"]
+    sides = [{is_for_training(task) for task in family} for family in families]
+    assert all(len(side) == 1 for side in sides) and {True, False} == set().union(*sides)

@@ -127,11 +127,13 @@ def test_episodes_and_groups_are_examples_and_pairs_are_not():
     assert method.amount(both) == both.num_trained == sum(len(call.completion_ids) for call in both.calls)
 
 
-def test_a_server_cannot_score_replies_that_were_sampled_at_another_temperature():
-    reply = Call(prompt_ids=[1], completion_ids=[2], logprobs=[-1.0], logprobs_temperature=0.5, temperature=0.5)
+@pytest.mark.parametrize("temperature", [0.5, 0.0])
+def test_a_server_cannot_score_replies_that_were_sampled_at_another_temperature(temperature: float):
+    at = temperature or 1.0  # log-probabilities of greedy replies are those at 1
+    reply = Call(prompt_ids=[1], completion_ids=[2], logprobs=[-1.0], logprobs_temperature=at, temperature=temperature)
     turn = Turn(reply=Message(role="assistant", content="yes"), call=reply)
     one = Trajectory(id="a", task=Task(id="t"), start=[Message(role="user", content="Go.")], turns=[turn])
     builder = CallBuilder(load_template("tiny"))
-    assert Distill(config()).examples([one], builder).temperatures == {0.5}
-    with pytest.raises(InputError, match=r"replies were sampled at temperature 0\.5, but"):
+    assert Distill(config()).examples([one], builder).temperatures == {temperature}
+    with pytest.raises(InputError, match=f"replies were sampled at temperature {temperature:g}, but"):
         Distill(config(teacher="http://127.0.0.1:1/v1")).examples([one], builder)

@@ -155,9 +155,17 @@ def identity(task: Task) -> tuple[str, str]:
 def is_for_training(task: Task) -> bool:
     """Whether a task is for training, where the same tasks serve training and selection: about half of them are.
 
-    A digest of the id decides, not the order, a seed or other tasks: a task is never on both sides.
+    A digest of its family or id decides, not the order, a seed or other tasks: neither a task nor a family is on
+    both sides.
     """
-    return int(text_digest(task.id, size=8), 16) % 2 == 0
+    family = task_family(task)
+    return int(text_digest(task.id if family is None else f"family {family}", size=8), 16) % 2 == 0
+
+
+def task_family(task: Task) -> str | None:
+    """The family of the task, where its data name one: tasks that vary one scenario."""
+    named = task.data.get("family")
+    return str(named) if isinstance(named, str | int) and not isinstance(named, bool) else None
 
 
 def first_tasks(tasks: Iterator[Task], count: int) -> list[Task]:

@@ -5,8 +5,8 @@ episode whose outcome one side does not know is left out and counted. An episode
 side lost could have ended either way: intervals and p-values hold whichever it was.
 
 Tests and intervals need tasks that are independent of each other. Tasks of one family count
-as one; of copies, which start alike and which both models play word for word alike, the
-first counts. Types of task are not families: they are fixed, and all of them are played.
+as one; of copies, which have the same content and start, the first counts. Types of task are
+not families: they are fixed, and all of them are played.
 """
 
 from __future__ import annotations
@@ -114,18 +114,15 @@ def matched(first: ModelResult, second: ModelResult) -> list[Played]:
 
 
 def copies(first: ModelResult, second: ModelResult) -> set[str]:
-    """The tasks that start like an earlier one and that both models played word for word like it.
-
-    Where one episode of those that start alike differs, what is hidden at the start may differ, too: none is a copy.
-    """
-    tasks: dict[tuple[str | None, ...], dict[str, None]] = {}
-    episodes: dict[tuple[str | None, ...], set[tuple[str, str]]] = {}
+    """The tasks that have the content and the start of an earlier one, whatever came of them."""
+    named: dict[tuple[str, ...], str] = {}
+    found = set()
     for one, other in _both(first, second):
-        start = (one.start, other.start)
-        if one.episode and other.episode and one.family is other.family is None:
-            tasks.setdefault(start, {})[one.task] = None
-            episodes.setdefault(start, set()).add((one.episode, other.episode))
-    return {task for start, found in tasks.items() if len(episodes[start]) == 1 for task in list(found)[1:]}
+        if one.start and other.start and one.family is other.family is None:
+            content = (one.digest, one.start, other.digest, other.start)
+            if named.setdefault(content, one.task) != one.task:
+                found.add(one.task)
+    return found
 
 
 def _both(first: ModelResult, second: ModelResult) -> list[Played]:

@@ -20,11 +20,11 @@ from bough.config.parts import leaves
 from bough.environments.base import Environment
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find
-from bough.environments.tasks import configured, digest
+from bough.environments.tasks import configured, digest, task_family
 from bough.errors import InputError
 from bough.evaluation.comparison import compare
 from bough.evaluation.intervals import looks
-from bough.evaluation.results import FILE_NAME, Lost, ModelResult, Outcome, Results, task_family, task_type
+from bough.evaluation.results import FILE_NAME, Lost, ModelResult, Outcome, Results, task_type
 from bough.evaluation.success import report
 from bough.files import refuse_links, text_digest, without_absolute, working_directory
 from bough.models.resolve import model_name

@@ -91,7 +91,7 @@ def gate(
     if lost:
         seen += f", {lost} lost episode{'s' if lost > 1 else ''} counted against it"
     if copied := len(copies(before, after)):
-        seen += f", {plural(copied, 'task')} that both played word for word like another one left out"
+        seen += f", {plural(copied, 'task')} with the content and start of another one left out"
     verdict = "is better: promoted" if promote else "is not shown to be better: the earlier model is kept"
     if worse:
         verdict = f"is worse on {', '.join(map(str, worse))}: the earlier model is kept"

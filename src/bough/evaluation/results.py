@@ -17,7 +17,7 @@ from pydantic import Field, FiniteFloat, JsonValue, ValidationError, field_valid
 
 from bough.environments.base import MistakeRules
 from bough.environments.mistakes import PLAIN, all_rules, mistakes
-from bough.environments.tasks import digest
+from bough.environments.tasks import digest, task_family
 from bough.errors import InputError
 from bough.files import json_digest, read_json, write_json
 from bough.types import Record, Task, Trajectory
@@ -34,9 +34,8 @@ class Outcome(Record):
     """One episode. A `success` of None is unknown: left out of every rate, and counted.
 
     `digest` is the task's whole content: two tasks of one name need not be one task.
-    Tasks of one `family` vary one scenario and count as one task. `start` and `episode` are
-    digests of what the agent saw first, and of all that it saw, said and reached; None in
-    result files from before there were any.
+    Tasks of one `family` vary one scenario and count as one task. `start` is a digest
+    of what the agent saw first; None in result files from before there was one.
     `errors` counts replies that the environment could not act on, by kind. `mistakes`
     counts valid ones that a rule finds fault with, by reason, with a 0 for every rule
     that found none; None in result files from before there were rules.
@@ -56,7 +55,6 @@ class Outcome(Record):
     errors: dict[str, int] = Field({})
     mistakes: dict[str, int] | None = None
     start: str | None = None
-    episode: str | None = None
 
     @property
     def unit(self) -> str:
@@ -86,7 +84,6 @@ class Outcome(Record):
             errors=dict(sorted(Counter(turn.error for turn in trajectory.turns if turn.error).items())),
             mistakes=dict(sorted(found.items())),
             start=json_digest(trajectory.start, size=8),
-            episode=json_digest([trajectory.messages, trajectory.success, reward, trajectory.stop], size=8),
         )
 
 
@@ -117,19 +114,15 @@ def task_type(task: Task) -> str | None:
     return next((str(task.data[key]) for key in TYPE_KEYS if key in task.data), None)
 
 
-def task_family(task: Task) -> str | None:
-    """The family of the task, where its data name one."""
-    named = task.data.get("family")
-    return str(named) if isinstance(named, str | int) and not isinstance(named, bool) else None
-
-
-def by_task(outcomes: Iterable[Outcome], value: Callable[[Outcome], float | bool | None]) -> dict[str, list[float]]:
+def by_task(
+    outcomes: Iterable[Outcome], value: Callable[[Outcome], float | bool | None], *, families: bool = True
+) -> dict[str, list[float]]:
     """The known values of each task or family, in order of appearance; one without any is left out."""
     found: dict[str, list[float]] = {}
     for outcome in outcomes:
         known = value(outcome)
         if known is not None:
-            found.setdefault(outcome.unit, []).append(float(known))
+            found.setdefault(outcome.unit if families else outcome.task, []).append(float(known))
     return found
 
 

@@ -80,9 +80,11 @@ class TaskAttempts:
     sides: tuple[ByTask, ...]
 
     @classmethod
-    def of(cls, outcomes: Sequence[Outcome], lost: Sequence[Lost]) -> TaskAttempts:
+    def of(cls, outcomes: Sequence[Outcome], lost: Sequence[Lost], *, families: bool = True) -> TaskAttempts:
+        """With `families`, the attempts at all tasks of a family are counted as those at one task."""
+
         def solved(more: Sequence[Outcome] = ()) -> ByTask:
-            return by_task([*outcomes, *more], lambda outcome: outcome.success)
+            return by_task([*outcomes, *more], lambda outcome: outcome.success, families=families)
 
         sides = [solved([one.outcome(success) for one in lost]) for success in (False, True)] if lost else []
         return cls(solved(), tuple(sides))
@@ -102,7 +104,9 @@ def report(
     intervals that hold at any time; other means have none.
     """
     solved = TaskAttempts.of(outcomes, lost)
-    steps = ladder([solved.fewest])
+    attempts = TaskAttempts.of(outcomes, lost, families=False)
+    units = {one.task: one.unit for one in (*outcomes, *(missing.outcome(False) for missing in lost))}
+    steps = ladder([attempts.fewest])
     failed = [outcome for outcome in outcomes if outcome.success is False]
     errors: Counter[str] = Counter()
     for outcome in outcomes:
@@ -117,9 +121,15 @@ def report(
 
     def passes(estimate: Callable[[int, int, int], float]) -> dict[int, Measure]:
         def at(k: int) -> Callable[[ByTask], list[float]]:
-            return lambda side: [estimate(k, int(sum(values)), len(values)) for values in side.values()]
+            def of_families(side: ByTask) -> list[float]:
+                found: ByTask = {}
+                for task, values in side.items():
+                    found.setdefault(units[task], []).append(estimate(k, int(sum(values)), len(values)))
+                return means(found)
 
-        return {k: _rate(solved, level, sequential, at(k)) for k in steps}
+            return of_families
+
+        return {k: _rate(attempts, level, sequential, at(k)) for k in steps}
 
     return SuccessReport(
         tasks=len({outcome.task for outcome in outcomes}),

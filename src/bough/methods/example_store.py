@@ -89,7 +89,7 @@ class Chunk:
             calls.append([shared, len(call.prompt_ids), len(ids), more])
             added.append(np.array(ids[shared:], ID))
             previous = ids
-            if call.temperature:
+            if call.temperature is not None:
                 self.temperatures.add(call.temperature)
         line = to_json({"example": record, "calls": calls}) + b"\n"
         tokens = b"".join(array.tobytes() for array in added)

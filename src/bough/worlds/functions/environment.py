@@ -97,7 +97,7 @@ class Functions(Environment):
             digest = hashlib.blake2b(entry.family.encode(), digest_size=8).digest()
             kept = split == "all" or entry.id not in benchmark.UNWINNABLE
             if kept and int.from_bytes(digest, "big") % 10 in SPLITS[split]:
-                yield Task(id=entry.id, environment=cls.name, data={"set": entry.set})
+                yield Task(id=entry.id, environment=cls.name, data={"set": entry.set, "family": entry.family})
 
     @classmethod
     def setup(cls) -> Iterator[str]:
