@@ -234,13 +234,16 @@ def _check_regular(found: os.stat_result, path: Path) -> None:
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 
-def read_small(path: Path, most: int) -> str:
-    """The text of a regular file of at most `most` bytes. Raises OSError, or ValueError if it is not UTF-8."""
+def read_small(path: Path, most: int, errors: str = "strict") -> str:
+    """The text of a regular file of at most `most` bytes. Raises OSError, or ValueError if it is not UTF-8.
+
+    `errors`, as of `bytes.decode`, may be "replace" where that does not matter.
+    """
     with open_file(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most >> 10:,} KiB", str(path))
-    return content.decode("utf-8")
+    return content.decode("utf-8", errors)
 
 
 def read_json(path: Path, most: int = MAX_JSON) -> Any:

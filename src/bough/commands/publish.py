@@ -10,6 +10,7 @@ from rich.filesize import decimal
 from bough.commands.models import ModelLike, TrainedModel, model_name
 from bough.commands.objects import StrPath, make_config, settings_of
 from bough.config.publish import CardConfig, MergeConfig, PushConfig
+from bough.files import MAX_JSON, read_small
 from bough.ledger import plural
 from bough.policy.save import merge_adapter
 from bough.report.card import Card, find_subject, write_card
@@ -74,7 +75,7 @@ def push_command(config: PushConfig) -> int:
         out.print(f"{decimal(release.size(name)):>10}  {name}{note}", markup=False)
     for name in release.naming([Path.home(), Path.cwd(), subject.run.resolve()]):
         err.print(f"note: {name} contains a path of this machine", style="yellow", markup=False)
-    if config.repo not in (subject.weights / "README.md").read_text(encoding="utf-8", errors="replace"):
+    if config.repo not in read_small(subject.weights / "README.md", MAX_JSON, "replace"):
         hint = f"bough card {config.run} --repo {config.repo} --overwrite"
         err.print(
             f"note: the card does not mention {config.repo}; `{hint}` writes one that does",

@@ -8,9 +8,10 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from math import exp, lgamma
 from random import Random
-from typing import Any
+from typing import Any, BinaryIO
 
 from pydantic import JsonValue
 from pydantic_core import to_json
@@ -19,7 +20,7 @@ from bough.config.curation import PairsConfig
 from bough.curation.source import SourcedTrajectory
 from bough.curation.states import RulesOf, State, states
 from bough.environments.base import MistakeRules, action_of
-from bough.files import open_own
+from bough.files import MAX_JSON, open_file, open_own
 from bough.ledger import Ledger
 from bough.models.resolve import stamp
 from bough.types import Pair, Trajectory, Turn, conversation
@@ -280,22 +281,34 @@ class Journal:
 
     def _read(self) -> Iterator[dict[str, Any]]:
         """The complete lines of a journal of this run; a journal of another run is removed."""
-        try:
-            data = self.path.read_bytes()
-        except OSError:
+        if not self.path.exists():
             return
-        whole = data[: data.rfind(b"\n") + 1]
-        try:
-            lines = [json.loads(line) for line in whole.splitlines()]
-        except ValueError:
-            lines = []
-        if not lines or lines[0].get("key") != self._key:
-            self.remove()
-            return
-        if len(whole) < len(data):  # killed while a line was written
-            with os.fdopen(open_own(self.path), "ab") as file:
-                file.truncate(len(whole))
-        yield from lines[1:]
+        with open_file(self.path) as file:
+            try:
+                is_own, whole = next(_lines(file), {}).get("key") == self._key, file.tell()
+                for _ in _lines(file) if is_own else ():
+                    whole = file.tell()
+            except (ValueError, RecursionError):
+                is_own = False
+            if not is_own:
+                self.remove()
+                return
+            if whole < file.seek(0, os.SEEK_END):  # killed while a line was written
+                with os.fdopen(open_own(self.path), "ab") as own:
+                    own.truncate(whole)
+            file.seek(0)
+            yield from islice(_lines(file), 1, None)
+
+
+def _lines(file: BinaryIO) -> Iterator[dict[str, Any]]:
+    """The complete lines of a journal. ValueError for one that is no JSON object, or longer than any that is."""
+    while (line := file.readline(MAX_JSON)).endswith(b"\n"):
+        found = json.loads(line)
+        if not isinstance(found, dict):
+            raise ValueError("a line does not hold a JSON object")
+        yield found
+    if len(line) == MAX_JSON:
+        raise ValueError("a line is too long")
 
 
 def _key(config: PairsConfig, filed: Iterable[SourcedTrajectory]) -> str:

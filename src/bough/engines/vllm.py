@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
-import json
 import logging
 import os
 import uuid
@@ -39,7 +38,7 @@ from bough.engines.openai import (
 )
 from bough.engines.vllm_worker import METHOD
 from bough.errors import InputError
-from bough.files import remove
+from bough.files import read_json, remove
 from bough.types import Finish
 
 
@@ -561,7 +560,7 @@ def delete_folders(adapters: list[Adapter]) -> None:
 def adapter_rank(folder: Path) -> int:
     """The rank of the adapter in `folder`."""
     try:
-        settings = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+        settings = read_json(folder / "adapter_config.json")
         return max([int(settings["r"]), *map(int, settings.get("rank_pattern", {}).values())])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder} contains no LoRA adapter: adapter_config.json: {error}") from None

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from bough.errors import BoughError, InputError, did_you_mean
 from bough.event_loop import PASSING, PassingError, RetryLimits, retried, retry_after_s
-from bough.files import cache_folder, is_loopback, read_json, write_json
+from bough.files import cache_folder, is_loopback, read_json, read_small, write_json
 from bough.types import Message, Task, Trajectory
 
 if TYPE_CHECKING:
@@ -362,14 +362,13 @@ def _said(message: Message) -> dict[str, Any]:
 
 
 def _read_rubric(place: str) -> str:
-    path = Path(place)
     try:
-        text = path.read_bytes()[: MAX_RUBRIC + 1].decode().strip()
+        text = read_small(Path(place), MAX_RUBRIC).strip()
     except (OSError, ValueError) as error:
         said = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise InputError(f"the rubric {place!r:.80} cannot be read ({said}); name a text file") from None
-    if not text or len(text) > MAX_RUBRIC:
-        raise InputError(f"the rubric {place!r:.80} is empty or larger than {MAX_RUBRIC >> 10} KiB")
+    if not text:
+        raise InputError(f"the rubric {place!r:.80} is empty")
     return text
 
 

@@ -25,7 +25,7 @@ from bough.chat.builder import CallBuilder
 from bough.errors import InputError
 from bough.evaluation.intervals import Interval, mean_interval, rate_interval
 from bough.experiments.evolve_settings import EvolveConfig
-from bough.files import drafting, put_in_place, read_json, remove, write_json
+from bough.files import drafting, open_file, put_in_place, read_json, remove, write_json
 from bough.ledger import Ledger, plural
 from bough.training.method import Data, Example, Examples, Method
 
@@ -187,7 +187,11 @@ Files = dict[str, bytes]
 
 def read_files(folder: Path) -> Files:
     """All files of a member's folder, which has no folders inside."""
-    return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
+    found = {}
+    for path in sorted(folder.iterdir()):
+        with open_file(path) as file:
+            found[path.name] = file.read()
+    return found
 
 
 def write_files(files: Files, folder: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from bough.errors import BoughError, InputError, did_you_mean, short_path
-from bough.files import Wheel, build_once, run_module, working_directory
+from bough.files import Wheel, build_once, open_file, run_module, working_directory
 from bough.models import gguf_read, scikit_learn, tiny
 from bough.models.sizes import load_config
 from bough.terminal.console import steps
@@ -145,7 +145,7 @@ WEIGHT_FILES = (".safetensors", ".bin", ".gguf", ".json", ".jinja")
 
 def file_digest(path: Path, *, whole: int = WHOLE, block: int = BLOCK) -> str:
     """SHA-256 of a file's size and content; past `whole` bytes, of `whole` bytes in evenly spaced blocks."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         size = file.seek(0, 2)
         hasher = hashlib.sha256(str(size).encode())
         last = size - block

@@ -9,6 +9,7 @@ Each file is whole or not there.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections.abc import Iterable, Sequence
@@ -26,7 +27,8 @@ from bough.config.parts import leaves
 from bough.config.training import CheckpointsConfig, MachineConfig, OptimizerConfig, TrackingConfig
 from bough.data.reader import Reader
 from bough.data.writer import Writer
-from bough.files import remove, replacing, sync, text_digest, write_json
+from bough.errors import InputError
+from bough.files import open_file, read_json, remove, replacing, sync, text_digest, write_json
 from bough.methods.distill import OnlineConfig
 from bough.policy.adapters import weights_digest
 from bough.types import Group, Trajectory
@@ -56,7 +58,12 @@ class BatchFile:
         """Nothing if there are none."""
         if not self._numbers.exists():
             return {}
-        numbers: dict[str, Any] = json.loads(self._numbers.read_text(encoding="utf-8"))
+        try:
+            numbers = read_json(self._numbers)
+        except ValueError as error:
+            raise InputError(f"{self._numbers} is damaged: {error}") from None
+        if not isinstance(numbers, dict):
+            raise InputError(f"{self._numbers} is damaged: it does not hold a JSON object")
         return numbers
 
     def groups(self) -> list[Group]:
@@ -75,7 +82,7 @@ class BatchFile:
 
     def logprobs(self, stamp: Stamp, tokens: Tensor) -> Tensor | None:
         """The log-probabilities of these tokens; None if there are none for this stamp."""
-        if not self._logprobs.exists():
+        if not self._logprobs.is_file():
             return None
         with safe_open(self._logprobs, framework="pt") as known:
             same = known.metadata() == stamp._asdict() and torch.equal(known.get_tensor("tokens"), tokens)
@@ -199,9 +206,15 @@ def settings_digest(config: OnlineConfig) -> str:
     values = {name: value for name, value in config.flat_dump().items() if name not in FREE}
     settings = leaves(type(config))
     files = {name: path for name in values if isinstance(path := settings[name].of(config), Path) and path.is_file()}
-    values |= {name: _hash(path.read_bytes()) for name, path in files.items()}
+    values |= {name: _hash_file(path) for name, path in files.items()}
     return _hash(json.dumps(values, sort_keys=True).encode())
 
 
 def _hash(content: bytes) -> str:
     return text_digest(content, size=16)
+
+
+def _hash_file(path: Path) -> str:
+    """The same of a file's content, which may be large."""
+    with open_file(path) as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

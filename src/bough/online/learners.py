@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import Any, Self, TypeVar, cast
 
 from bough.errors import InputError
 from bough.event_loop import StoppedError
+from bough.files import read_json
 from bough.methods.distill import Distill, DistillConfig, OnlineConfig
 from bough.methods.grpo import GRPO, GroupExample, GRPOConfig
 from bough.online.schedule import shares
@@ -127,7 +127,10 @@ class SharedSource:
             assert self._source is not None
             file, resumed = self._run.folder.ledger, self._run.resumed
             if resumed and resumed.step == last_step and file.exists():
-                on_file: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
+                try:
+                    on_file: list[dict[str, Any]] = read_json(file)
+                except ValueError as error:
+                    raise InputError(f"{file} is damaged: {error}") from None
                 return on_file
             return [ledger.to_json() for ledger in self._source.ledgers]
 

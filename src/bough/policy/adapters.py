@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -99,6 +98,8 @@ def check_rank(folder: Path) -> None:
     about, file = folder / "adapter_config.json", folder / "adapter_model.safetensors"
     if not about.is_file():
         raise InputError(f"{folder} contains no adapter: adapter_config.json is missing")
+    if file.exists() and not file.is_file():
+        raise InputError(f"{file} is not a regular file")
     try:
         config, shapes = read_json(about), file_shapes(file)
     except (OSError, ValueError, SafetensorError):
@@ -395,18 +396,25 @@ UNSUPPORTED = (
 
 def read_shape(folder: Path) -> Lora:
     """The shape of the LoRA adapter in `folder`."""
-    try:
-        config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{folder} contains no adapter: adapter_config.json is missing") from None
-    except ValueError as error:
-        raise InputError(f"{folder}/adapter_config.json is not JSON: {error}") from None
+    config = _read_config(folder)
     check_rank(folder)
     if config.get("peft_type") != "LORA":
         raise InputError(f"{folder} is a {config.get('peft_type')} adapter; Bough trains LoRA adapters")
     targets = config["target_modules"]
     names = targets if isinstance(targets, str) else tuple(sorted(targets))
     return Lora(config["r"], config["lora_alpha"], config["lora_dropout"], names, bool(config.get("target_parameters")))
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    try:
+        config = read_json(folder / "adapter_config.json")
+    except FileNotFoundError:
+        raise InputError(f"{folder} contains no adapter: adapter_config.json is missing") from None
+    except ValueError as error:
+        raise InputError(f"{folder}/adapter_config.json is not JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise InputError(f"{folder}/adapter_config.json does not hold a JSON object")
+    return config
 
 
 def larger(old: Lora, wanted: Lora) -> Lora:
@@ -417,7 +425,7 @@ def larger(old: Lora, wanted: Lora) -> Lora:
 
 def grow(model: Any, folder: Path, wanted: Lora) -> Any:
     """The model with an actor of the larger shape that computes what the adapter in `folder` computes."""
-    config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    config = _read_config(folder)
     odd = [name for name in UNSUPPORTED if config.get(name)]
     if odd:
         raise InputError(f"{folder}: an adapter with {', '.join(odd)} cannot be grown; merge it into the model first")

@@ -86,7 +86,7 @@ class Reference:
 
 def _read(path: Path, count: int) -> Tensor | None:
     """The `count` log-probabilities on file; None where there is no such file or it is damaged."""
-    if not path.exists():
+    if not path.is_file():
         return None
     try:
         values = load_file(path)["logprobs"]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bough.errors import BoughError, InputError
+from bough.files import MAX_JSON, read_small
 from bough.report.card import Subject
 from bough.report.lineage import base_model, read_json
 
@@ -44,7 +45,7 @@ class Release:
         for name, path in self.files.items():
             # A tokenizer's vocabulary is long and contains no paths.
             if path.suffix in TEXT and name != "tokenizer.json":
-                text = self.changed.get(name) or path.read_text(encoding="utf-8", errors="replace")
+                text = self.changed.get(name) or read_small(path, MAX_JSON, "replace")
                 if any(str(place) in text for place in places if len(place.parts) > 2):
                     yield name
 

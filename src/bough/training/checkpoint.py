@@ -32,7 +32,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bough.errors import InputError
-from bough.files import drafting, put_in_place, remove, write_json
+from bough.files import drafting, put_in_place, read_json, remove, write_json
 from bough.models.resolve import file_digest
 from bough.training.optimizer import OptimizerState
 
@@ -190,7 +190,7 @@ def _listed(file: Path) -> dict[str, int | str]:
 
 
 def _json(file: Path) -> dict[str, Any]:
-    found = json.loads(file.read_text(encoding="utf-8"))
+    found = read_json(file)
     if not isinstance(found, dict):
         raise TypeError(f"{file.name} does not hold a JSON object")
     return found

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -26,7 +25,7 @@ from bough.config.training import MachineConfig, TrainingConfig
 from bough.config.yaml_file import YamlFile
 from bough.errors import InputError
 from bough.event_loop import Interrupts, StoppedError
-from bough.files import candidates, write_json
+from bough.files import candidates, read_json, write_json
 from bough.ledger import Ledger
 from bough.models.resolve import folder_digest, model_digest
 from bough.policy.adapters import (
@@ -467,7 +466,7 @@ class Origin:
     def read(cls, run: RunDir) -> Origin:
         """What the run was made from when it began."""
         try:
-            return cls(**json.loads(run.origin.read_text(encoding="utf-8")))
+            return cls(**read_json(run.origin))
         except (OSError, ValueError, TypeError):
             raise InputError(
                 f"{run.origin} is missing or damaged, so it is not known what this run was trained from; "

@@ -36,7 +36,7 @@ from bough.engines.base import Answer
 from bough.engines.server.chat import ChatRequest, RefusedError
 from bough.engines.server.session import OnText, RecordedCall, Session, SessionConfig, prompt_of
 from bough.errors import BoughError, InputError, RowError
-from bough.files import replacing
+from bough.files import open_file, replacing
 from bough.types import Call, Message, Task, Trajectory, Turn
 
 TRAJECTORIES, CALLS = "trajectories.jsonl", "calls.jsonl"
@@ -242,7 +242,7 @@ def _sequence(call: RecordedCall | None) -> list[int]:
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         for number, line in enumerate(file, 1):
             try:
                 row = from_json(line)
