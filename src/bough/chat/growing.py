@@ -103,7 +103,7 @@ class Prompts:
 
     def checked(self, text: str, messages: list[Message], tools: Tools) -> str:
         """The text, if it is among the first compared with the whole rendering."""
-        if not self.unchecked:
+        if self.unchecked <= 0:
             return text
         self.unchecked -= 1
         whole = self.whole(messages, tools)
@@ -127,7 +127,9 @@ class Prompts:
         """How a prompt continues whose latest `old` messages are the first of `turns`; None if that is not known."""
         kinds = zip(turns, contents, strict=True)
         kind = (old, *[(one.role, one.name, one.tool_call_id, bool(content)) for one, content in kinds])
-        if kind not in start.rules:
+        try:
+            return start.rules[kind]  # in one step: a large prompt is made in another thread
+        except KeyError:
             if len(start.rules) >= MAX_RULES:
                 start.rules.clear()
             marked = [
@@ -137,10 +139,11 @@ class Prompts:
             try:
                 before = self.whole([*start.messages, *marked[:old]], start.tools)
                 after = self.whole([*start.messages, *marked], start.tools)
-                start.rules[kind] = _difference(before, after, old)
+                rule = _difference(before, after, old)
             except RowError:
-                start.rules[kind] = None
-        return start.rules[kind]
+                rule = None
+            start.rules[kind] = rule
+            return rule
 
 
 class GrowingPrompt:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, lru_cache
 from itertools import chain
@@ -108,8 +109,8 @@ Json = TypeVar("Json")
 # once, so that a break overlaps with no other; one that a content has already is escaped like a token.
 BREAK = "7184605239318456"
 # Attempts at one task see the same observations again and again, and begin with the same prompt: this many texts of
-# up to so many characters keep their ids.
-SHORT, LONG = (4096, 2_000), (64, 32_000)
+# up to so many characters keep their ids. Of larger ones the last does: the choices of a request have one prompt.
+SHORT, LONG, ANY = (4096, 2_000), (64, 32_000), (1, sys.maxsize)
 
 
 def plain(text: str) -> str:
@@ -128,7 +129,7 @@ class ControlTokens:
     def __init__(self, tokenizer: Any, around: Iterable[str] = (), inside: Iterable[str] = ()) -> None:
         self.tokenizer = tokenizer
         self.direct = DirectTokenizer(tokenizer)
-        self._known = [(size, lru_cache(count)(self._encode)) for count, size in (SHORT, LONG)]
+        self._known = [(size, lru_cache(count)(self._encode)) for count, size in (SHORT, LONG, ANY)]
         special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
         # A single character is text, whatever the tokenizer calls it ("!" is the padding of some).
         self.tokens = frozenset(token for token in special.union(around) if len(token) > 1 and not token.isspace())
@@ -164,10 +165,7 @@ class ControlTokens:
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, as the tokenizer gives them without adding tokens of its own; what is escaped is text."""
-        for size, known in self._known:
-            if len(text) <= size:
-                return list(known(text))
-        return self._encode(text)
+        return list(next(known for size, known in self._known if len(text) <= size)(text))
 
     def _encode(self, text: str) -> list[int]:
         if BREAK not in text:
@@ -178,7 +176,7 @@ class ControlTokens:
         own = [self._names[token] for token in self._own.findall(text)]
         stretches = [plain(stretch) for stretch in self._own.split(text)]
         exchanged = "".join(chain.from_iterable(zip(stretches, [*own, ""], strict=True)))
-        ids: list[int] = self._exchanged.encode(exchanged, add_special_tokens=False).ids
+        ids: list[int] = self._exchanged.encode_batch_fast([exchanged], add_special_tokens=False)[0].ids
         return ids
 
     def _encode_in_pieces(self, text: str) -> list[int]:

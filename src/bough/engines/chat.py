@@ -8,7 +8,9 @@ what it then says, and shares less with the one before.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,6 +24,11 @@ from bough.types import Call, Message
 
 if TYPE_CHECKING:
     from bough.policy.policy import Policy
+
+# A prompt of at most so many characters, roughly, is made on the event loop: that takes at most some 0.1 s.
+MAX_ON_LOOP = 100_000
+# What a template writes around a message, roughly.
+AROUND = 50
 
 
 class TemplateEngine:
@@ -43,6 +50,8 @@ class TemplateEngine:
         self.tokens, self.template, self.sampling, self.scorer = tokens, template, sampling, scorer
         self.name = name or template.name
         self.prompts = Prompts(template)
+        # For large prompts, one after the other: each may need much memory, and equal ones are encoded once.
+        self.aside = ThreadPoolExecutor(1, "bough-prompts")
 
     def open(self, episode: str, *, seed: int) -> TemplateChat:
         return TemplateChat(self, episode, seed)
@@ -79,8 +88,11 @@ class TemplateChat:
     ) -> Answer:
         sampling = sampling or self.engine.sampling
         template, tokens = self.engine.template, self.engine.tokens
-        text = self._prompt.prompt(messages, tools)
-        prompt = self._encode(text)
+        if _is_large(messages, tools):
+            loop = asyncio.get_running_loop()
+            text, prompt = await loop.run_in_executor(self.engine.aside, self._made, messages, tools)
+        else:
+            text, prompt = self._made(messages, tools)
         seed = mix(self.seed, self._answers) if seed is None else seed
         asked: dict[str, Any] = {"sampling": sampling, "seed": seed, "stop_ids": template.stop_ids}
         if on_text is not None and isinstance(tokens, StreamingTokenEngine) and tokens.streams:
@@ -117,10 +129,36 @@ class TemplateChat:
     def close(self) -> None:
         self.engine.tokens.release(self.episode)
 
+    def _made(self, messages: list[Message], tools: list[dict[str, Any]]) -> tuple[str, list[int]]:
+        """The prompt as text and as tokens."""
+        text = self._prompt.prompt(messages, tools)
+        return text, self._encode(text)
+
     def _encode(self, text: str) -> list[int]:
         if self._text and text.startswith(self._text):
             return self._ids + self.engine.template.control.encode(text[len(self._text) :])
         return self._encoder.encode(text)
+
+
+def _is_large(messages: list[Message], tools: list[dict[str, Any]]) -> bool:
+    """Whether a prompt has more than about `MAX_ON_LOOP` characters; found without looking at all of a large one."""
+    left = MAX_ON_LOOP - AROUND * len(messages)
+    values: list[Any] = [tools]
+    for one in messages:
+        left -= sum(len(text) for text in (one.content, one.hint, one.reasoning, one.name, one.tool_call_id) if text)
+        left -= AROUND * len(one.tool_calls)
+        if left < 0:
+            return True
+        values += [part for call in one.tool_calls for part in (call.id, call.name, call.arguments)]
+    while values and left >= 0:
+        value = values.pop()
+        if isinstance(value, int):
+            left -= value.bit_length()  # more than it has digits, of which it may have thousands
+        elif isinstance(value, str | list | dict):
+            left -= len(value)
+            if left >= 0 and not isinstance(value, str):
+                values += [*value, *value.values()] if isinstance(value, dict) else value
+    return left < 0
 
 
 def mix(seed: int, answer: int) -> int:
