@@ -35,6 +35,8 @@ BROADCASTING = {
 # What gives a value in another form.
 FORMS = {"list", "tuple", "sorted", "set", "dict", "enumerate", "reversed", "iter", "filter", "array", "asarray"}
 PAIRING = {"zip", "map"}
+# How many literals are kept: loops make new ones.
+KEPT = 100_000
 # Numbers that are not finite, by the names they have in modules.
 ENDLESS = {"inf", "Inf", "infinity", "Infinity", "nan", "NaN", "NAN"}
 # What tests expect an exception with, so that what they assert after it is not reached.
@@ -148,6 +150,8 @@ class Shapes:
         """A literal of the tests. An empty one may yet be filled with the program's values."""
         if not isinstance(value, Sized) or len(value):
             self.own[id(value)] = value
+            if len(self.own) > KEPT:
+                del self.own[next(iter(self.own))]
         return value
 
     def asserted(self) -> None:
@@ -226,14 +230,8 @@ class Shapes:
         written = max((_length(value) for value in others if id(value) in self.own), default=0)
         if any(isinstance(value, Sized) and not len(value) for value in others):
             self.asserted()  # nothing is expected
-        return [
-            self._last(value, most)
-            if self._theirs(value)
-            else value
-            if id(value) in self.own
-            else self._last(value, written)
-            for value in values
-        ]
+        least = [most if self._theirs(value) else 0 if id(value) in self.own else written for value in values]
+        return [self._last(value, number) if number else value for value, number in zip(values, least, strict=True)]
 
     def _last(self, values: Any, most: int) -> Iterator[Any]:
         number = 0
@@ -277,6 +275,7 @@ class _Rewriter(ast.NodeTransformer):
         """So is a comparison that decides whether to assert."""
         fails = any(isinstance(part, ast.Assert) and isinstance(part.test, ast.Constant) for part in node.body)
         compares = isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ast.Eq | ast.NotEq)
+        compares = compares and any(isinstance(part, ast.Return | ast.Assert) for part in node.body)
         self.generic_visit(node)
         return [ast.Expr(_call(ASSERTED)), node] if fails or compares else [node]
 
@@ -305,13 +304,16 @@ class _Rewriter(ast.NodeTransformer):
         return _call(OWN, node) if own and isinstance(node.op, ast.USub | ast.UAdd) else node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        self.generic_visit(node)
-        part = node.slice
-        if not isinstance(part, ast.Slice) or not isinstance(node.ctx, ast.Load):
+        index = node.slice
+        if isinstance(index, ast.Tuple):  # of an array or a type, and never compared
+            index.elts = [self.visit(part) for part in index.elts]
+            node.value = self.visit(node.value)
             return node
-        return _call(
-            SLICED, node.value, *(bound or ast.Constant(None) for bound in (part.lower, part.upper, part.step))
-        )
+        self.generic_visit(node)
+        if not isinstance(index, ast.Slice) or not isinstance(node.ctx, ast.Load):
+            return node
+        bounds = (bound or ast.Constant(None) for bound in (index.lower, index.upper, index.step))
+        return _call(SLICED, node.value, *bounds)
 
     def _literal(self, node: ast.List | ast.Tuple | ast.Dict, parts: Sequence[ast.expr | None]) -> ast.AST:
         """A display, noted unless its length is not written."""
