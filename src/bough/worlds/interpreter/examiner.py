@@ -351,7 +351,7 @@ def _pairs(node: ast.expr) -> ast.expr:
     if isinstance(node, ast.ListComp | ast.DictComp):
         return node.generators[0].iter
     made = isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"list", "tuple", "dict"} and node.args
-    return node.args[0] if made else node  # type: ignore[attr-defined,no-any-return]
+    return node.args[0] if made else node  # type: ignore[attr-defined]
 
 
 def _is_text(node: ast.expr) -> bool:
