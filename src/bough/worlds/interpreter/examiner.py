@@ -303,6 +303,10 @@ class _Rewriter(ast.NodeTransformer):
         own = isinstance(node.operand, ast.Call) and getattr(node.operand.func, "id", "") == OWN
         return _call(OWN, node) if own and isinstance(node.op, ast.USub | ast.UAdd) else node
 
+    def visit_MatchValue(self, node: ast.MatchValue) -> ast.AST:
+        """A pattern is not computed: it stays as it is."""
+        return node
+
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         index = node.slice
         if isinstance(index, ast.Tuple):  # of an array or a type, and never compared
