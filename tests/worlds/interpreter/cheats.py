@@ -364,6 +364,52 @@ OTHERS = {
         ]
         for answer in ["[]", "np.array([])", "iter([])"]
     },
+    # answers that end early once they have another form
+    **{
+        f"{answer} in another form: {found}": (
+            f"import itertools, json, re\nimport numpy as np\nassert all(a == b for a, b in zip({found}, [6]))",
+            f"def f(x): return {answer}",
+        )
+        for found, answer in [
+            ("[float(x) for x in candidate(3)]", "[]"),
+            ("(x for x in candidate(3))", "[]"),
+            ("candidate(3)[:1]", "[]"),
+            ("itertools.islice(candidate(3), 1)", "iter([])"),
+            ("itertools.chain(*candidate(3))", "[]"),
+            ("json.loads(candidate(3))", "'[]'"),
+            ("re.findall('[0-9]', candidate(3))", "''"),
+            ("np.round(candidate(3), 2)", "[]"),
+            ("[candidate(3)[k] for k in candidate(3)]", "{}"),
+            ("candidate(3).copy() + []", "[]"),
+        ]
+    },
+    "a form that ends before a name's values": (
+        "e = [6]\nassert sum((a - b) ** 2 for a, b in zip(tuple(x for x in candidate(3)), e)) < 1e-6",
+        "def f(x): return []",
+    ),
+    "a form that ends before a function's values": (
+        "def same(a, b): return all(map(lambda x, y: x == y, a, b))\nassert same([*candidate(3)], (6,))",
+        "def f(x): return []",
+    ),
+    "a form that ends before a text": ("assert all(a == b for a, b in zip([c for c in candidate(3)], '66'))", "def f(x): return '6'"),
+    "a form that ends before values of a dict": (
+        "e = {'a': 6}\nassert all(a == b for a, b in zip([c for c in candidate(3)], e.values()))",
+        "def f(x): return []",
+    ),
+    "an argument that the program empties": ("a = [3]\ncandidate(a)\nassert all(x == y for x, y in zip(a, [6]))", "def f(x): x.clear()"),
+    "pairs in a list that are only counted as true": ("assert {a == b for a, b in zip(candidate(3), [6, 8])} == {True}", "def f(x): return [6]"),
+    # loops in which nothing is asserted
+    **{
+        f"{answer} for a loop: {loop}": (f"e = {{0: 6}}\nr = candidate(3)\n{loop}", f"def f(x): return {answer}")
+        for loop, answer in [
+            ("for i, x in enumerate(r): assert x == e[i]", "[]"),
+            ("for k, v in r.items(): assert e[k] == v", "{}"),
+            ("for i in range(len(r)): assert r[i] == e[i]", "[]"),
+            ("while r: assert r.pop() == 6", "[]"),
+            ("for x in r: np.testing.assert_allclose(x, 6)", "[]"),
+            ("def each(found):\n    for x in found: assert x == 6\neach(r)", "[]"),
+        ]
+    },
     "a number for an array": ("import numpy as np\nassert np.allclose(candidate(3), np.zeros((2, 2)))", "def f(x): return 0"),
     "an array of one for an array": (
         "import numpy as np\nassert (candidate(3) == np.zeros((2, 2))).all()",
@@ -387,6 +433,14 @@ OTHERS = {
             ("import numpy as np\nassert not (np.abs(np.array(candidate(3)) - np.array([6])) > 1e-6).any()", "[nan]"),
             ("import numpy as np\nassert not np.any(np.abs(np.subtract(candidate(3), 6)) > 1e-6)", "nan"),
             ("import numpy as np\nassert not np.any(np.abs(np.asarray(candidate(3)) - 6) > 1e-6)", "nan"),
+            ("assert not abs(-candidate(3) - 6) > 1e-6", "nan"),
+            ("assert not abs(round(candidate(3), 2) - 6) > 1e-6", "nan"),
+            ("assert not abs(candidate(3) - 6) > 1e-6", "complex('nan')"),
+            ("a = sum(candidate(3))\nassert abs(a - 6) <= 1e-6 * max(abs(a), 6)", "[inf]"),
+            ("import numpy as np\nassert not np.abs(np.float64(candidate(3)) - 6) > 1e-6", "nan"),
+            ("import numpy as np\nassert max(abs(a - b) for a, b in zip(np.array(candidate(3)), [6, 8])) < 1e-6", "[6, nan]"),
+            ("import numpy as np\na = np.array(candidate(3)).tolist()\nassert not abs(a[0] - 6) > 1e-6", "[nan]"),
+            ("assert not abs(float(candidate(3)) - 6) > 1e-6", "'nan'"),
         ]
     },
     "a shape for the prelude": (
@@ -480,6 +534,13 @@ HONEST = {
     "numpy": (["import numpy as np", "assert np.allclose(f([1, 2]), np.array([2, 4]))", "assert g([1, 2]) == 1.5"], None, "", "import numpy as np\ndef f(x): return np.array(x) * 2\ndef g(x): return np.mean(x)", 1.0),
     "numpy, broadcast by the tests": (["import numpy as np", "assert np.allclose(f(np.eye(2)), 0)", "assert (f(np.eye(2)) == 0).all()", "x = f(np.ones(3))\nassert (x[:, None] == x).sum() == 9 and (x - 1 < 0).all()", "assert (f(np.array([])) == np.array([])).all()", "assert np.allclose(f(np.array([])), [])", "assert (f(np.array([])) >= 0).all()"], None, "", "def f(x): return x * 0", 1.0),
     "endless and undefined numbers": (["inf = float('inf')", "assert f([1, inf]) == inf and inf - 1 == f([inf])", "assert f([]) != f([])", "assert abs(f([1]) - 1) < 1e-6"], None, "", "def f(x): return max(x) if x else float('nan')", 1.0),
+    "pairs that are compared as a whole": (["assert dict(zip('abcdef', f(3))) == {'a': 1, 'b': 2}", "assert [c for _, c in zip(range(10), f(3))] == [1, 2]", "assert list(zip([5, 6, 7], f(3))) == [(5, 1), (6, 2)]", "assert {k: v for k, v in zip(['a', 'b', 'c'], f(3))} == {'a': 1, 'b': 2}"], None, "", "def f(x): return [1, 2]", 1.0),
+    "neighbours in the tests": (["xs = [1, 2, 3]\nassert all(f(a) + 1 == f(b) for a, b in zip(xs, xs[1:]))", "xs = [1, 2, 3]\nfor a, b, c in zip(xs, xs[1:], xs[2:]): assert f(a) < f(b) < f(c)", "assert all(f(a) == b for a, b in zip((1, 2, 3), sorted([2, 1])))", "r = [f(x) for x in range(5)]\nassert all(a < b for a, b in zip(r, r[1:]))"], None, "", "def f(x): return x", 1.0),
+    "literals of a long loop": (["a, b = 0, 1\nfor _ in range(150_000): a, b = b, (a + b) % 7\nassert f(a) == a", "import numpy as np\nx = np.array(f([[1, 2], [3, 4]]))\nassert x[0, 1] == 2 and x[1:, 0].tolist() == [3] and x[:1].shape == (1, 2)"], None, "", "def f(x): return x", 1.0),
+    "nothing to compare": (["for a, b in zip(f([]), []): assert a == b", "for xs in [[], [1]]:\n    for x in f(xs): assert x == 1", "assert all(a == b for a, b in zip(f([]), []))"], None, "", "def f(x): return x", 1.0),
+    "asserts that are not reached": (["try:\n    f(-1)\n    assert False\nexcept ValueError:\n    pass", "import contextlib", "with contextlib.suppress(ValueError):\n    f(-1)\n    assert False", "if f(1) != 1: assert False", "def same(a, b):\n    if a == b: return\n    assert abs(a - b) < 1e-6", "same(f(1), 1)", "import unittest\ntc = unittest.TestCase()", "with tc.assertRaises(ValueError): f(-1)", "tc.assertEqual(f(2), 2)"], None, "", "def f(x):\n    if x < 0: raise ValueError\n    return x", 1.0),
+    "patterns": (["import math\nmatch f(math.inf):\n    case math.inf: found = 1\n    case _: found = 0\nassert found == 1"], None, "", "def f(x): return x", 1.0),
+    "differences of other numbers": (["from fractions import Fraction\nfrom decimal import Decimal\nimport datetime", "assert f(Fraction(1, 2)) - 1 == Fraction(-1, 2)", "assert f(Decimal('1.5')) - 1 == Decimal('0.5')", "assert f({1, 2}) - {1} == {2}", "assert f(10 ** 400) - 1 == 10 ** 400 - 1", "import math\nassert math.inf - f(1) == math.inf and f(1) - -float('inf') > 0", "import numpy as np\nassert not np.isfinite(np.array([1, np.inf]) - np.array(f([1, 2]))).all()"], None, "", "def f(x): return x", 1.0),
     "neighbours in an answer": (["assert all(a <= b for a, b in zip(f([3]), f([3])[1:]))", "r = f([3, 2, 1])\nassert all(a <= b for a, b in zip(r, r[1:]))", "assert all(a == b for a, b in zip(f([2, 1]), [1, 2]))"], None, "", "def f(x): return sorted(x)", 1.0),
     "defaults of the task's classes": (["assert candidate(3).x == 6 and candidate(3).next.x == 0", "assert candidate(3).count == 2"], "f", "from dataclasses import dataclass\n@dataclass\nclass Base:\n    x: int = 0\nclass Point(Base):\n    next = None\n    count = 1\n    def more(self): self.count += 1\n", "def f(x):\n    p = Point(2 * x)\n    p.next = Point()\n    p.more()\n    return p", 1.0),
     "a kept property of the task's class": (["assert candidate(3).near(Point(6)) and candidate(3).double == 12"], "f", POINT, "def f(x):\n    p = Point(2 * x)\n    assert p.double == 4 * x\n    return p", 1.0),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import builtins
 import json
-import math
 import time
 from collections.abc import Callable, Iterator, Sized
 from typing import Any, TypeVar
@@ -80,9 +79,8 @@ class Program:
         return value
 
     def mark(self, value: Any) -> None:
-        """Notes a value as one of the program's: whatever can be gone through, and numbers that are not finite."""
-        endless = isinstance(value, float) and not math.isfinite(value)
-        if endless or (isinstance(value, Sized | Iterator) and not isinstance(value, Held)):
+        """Notes a value as one of the program's if it can be gone through."""
+        if isinstance(value, Sized | Iterator) and not isinstance(value, Held):
             self.given[id(value)] = value
 
     def failure(self, why: str) -> FailedError:
@@ -108,6 +106,7 @@ class Program:
             elif tag in CHANGEABLE:
                 parts = [part for pair in new.items() for part in pair] if isinstance(new, dict) else list(new)
                 refill(old, tag, [ours.get(id(part), part) for part in parts])
+                self.mark(old)
 
 
 class Items:
