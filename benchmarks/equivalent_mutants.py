@@ -120,7 +120,7 @@ EQUIVALENT = {
         "the line before has made it 0 or more"
     ),
     "return value if (abs(value) >= TINY) else TINY": "1 and a number added are 0, or far from it: never TINY itself",
-    "found.setdefault(outcome.unit, []).append((known))": NUMBER,
+    "found.setdefault(outcome.unit if families else outcome.task, []).append((known))": NUMBER,
     "saddle = bisect(slope, (1.0 * float(distinct[0])), 0.0, 1e-8)": (
         "the smallest is the -1 that is added: differences between rates are not below it"
     ),

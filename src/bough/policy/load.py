@@ -6,8 +6,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from bough.chat.builder import CallBuilder
 from bough.chat.template import load_template
 from bough.errors import InputError
