@@ -15,6 +15,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -108,10 +109,12 @@ def run(name: str, folder: Path) -> dict[str, str]:
     call([*words, flag, str(output)], folder)
     found = {}
     for path in sorted(output.rglob("*")):
+        # An evaluated model's folder is named after its path, which differs from run to run.
+        shown = re.sub(r"/models/[^/]+", "/models/MODEL", str(path.relative_to(folder / "runs")))
         if path.suffix == ".safetensors" and "checkpoints" not in path.parts:
-            found[str(path.relative_to(folder / "runs"))] = hashlib.sha256(path.read_bytes()).hexdigest()
+            found[shown] = hashlib.sha256(path.read_bytes()).hexdigest()
         elif path.name == "trajectories.jsonl":
-            found[str(path.relative_to(folder / "runs"))] = hashlib.sha256(episodes(path).encode()).hexdigest()
+            found[shown] = hashlib.sha256(episodes(path).encode()).hexdigest()
     if not found:
         raise SystemExit(f"{name} wrote neither weights nor episodes")
     print(f"{name}: {len(found)} files", file=sys.stderr, flush=True)
