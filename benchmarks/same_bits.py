@@ -124,6 +124,8 @@ def run(name: str, folder: Path) -> dict[str, str]:
 def episodes(path: Path) -> str:
     """The text and tokens of the episodes, without what depends on the clock, in the order of their ids."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for turn in (turn for row in rows for turn in row["turns"]):
+        (turn.get("call") or {}).pop("policy", None)  # a path, which differs from run to run
     return json.dumps(sorted(json.dumps([row["task"], row["turns"]], sort_keys=True) for row in rows))
 
 
