@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, get_origin
+from typing import Any, Literal, Protocol, get_args, get_origin
 
 from bough.chat.template import ChatTemplate
 from bough.config.base import Config
@@ -56,9 +56,6 @@ from bough.training.loop import MetricsFile
 from bough.training.method import Data
 from bough.training.run import Origin, run_of
 from bough.training.trackers import PopulationTrackers
-
-if TYPE_CHECKING:
-    from bough.experiments.evolve_settings import EvolveConfig
 
 
 @dataclass(frozen=True)
