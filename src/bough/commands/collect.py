@@ -20,6 +20,7 @@ from bough.commands.objects import (
     settings_of,
     where_to_play,
 )
+from bough.commands.table import Command, Stage
 from bough.config.groups import CollectConfig
 from bough.data.writer import Writer
 from bough.environments.base import Environment
@@ -227,3 +228,14 @@ def _tell(config: CollectConfig, numbers: dict[str, Any]) -> None:
         gap = f"mean {numbers['logprob_gap_mean']:.2g}, largest {numbers['logprob_gap_max']:.2g}"
         out.print(f"sampled against trained log-probabilities: {gap} on {plural(numbers['rescored_tokens'], 'token')}")
     out.print(f"episodes in {config.output / TRAJECTORIES}", markup=False)
+
+
+COMMANDS = {
+    "collect": Command(
+        CollectConfig,
+        collect_command,
+        "  bough collect --model smollm2 --environment household --tasks 64 --attempts 8 --output runs/collect\n"
+        "  bough collect --model expert --environment household --tasks 200 --output runs/demonstrations",
+        stage=Stage(None, "trajectories", "trajectories.jsonl", "output"),
+    ),
+}

@@ -22,6 +22,7 @@ from bough.commands.objects import (
     settings_of,
     trajectories_of,
 )
+from bough.commands.table import Command, Stage
 from bough.config.curation import EXPERT, CorrectionsConfig, CurationConfig, DemosConfig, GroupsConfig, PairsConfig
 from bough.curation.counterfactual import Cost
 from bough.curation.curate import Curated, Read, curate_corrections, curate_demos, curate_groups, curate_pairs
@@ -229,3 +230,45 @@ def _write(config: CurationConfig, found: Curated[Any], what: str) -> int:
 
 def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else "–" if value is None else str(value)
+
+
+COMMANDS = {
+    "demos": Command(
+        DemosConfig,
+        demos_command,
+        "  bough demos runs/collect -o demos.jsonl --per-task 1\n"
+        "  bough demos runs/collect -o demos.jsonl --rewards outcome=1 steps=0.2 --min-reward 1.1",
+        stage=Stage("trajectories", "demonstrations", "demonstrations.jsonl", "output", "file", one_file=True),
+    ),
+    "corrections": Command(
+        CorrectionsConfig,
+        corrections_command,
+        "  bough corrections runs/collect --by expert --mix demos.jsonl -o corrections.jsonl\n"
+        "  bough corrections runs/collect --by Qwen/Qwen3-8B --where everywhere -o corrections.jsonl\n"
+        "  bough corrections runs/collect --by http://127.0.0.1:8000/v1 -o corrections.jsonl",
+        stage=Stage(
+            "trajectories",
+            "demonstrations",
+            "corrections.jsonl",
+            "output",
+            "file",
+            one_file=True,
+            adds="mix",
+            labels="by",
+        ),
+    ),
+    "pairs": Command(
+        PairsConfig,
+        pairs_command,
+        "  bough pairs runs/collect -o pairs.jsonl\n"
+        "  bough pairs runs/collect --also runs/demonstrations --kinds parting failure_mode -o pairs.jsonl\n"
+        "  bough pairs runs/collect --kinds counterfactual --model runs/sft/final --max-episodes 500 -o pairs.jsonl",
+        stage=Stage("trajectories", "pairs", "pairs.jsonl", "output", "file", one_file=True),
+    ),
+    "groups": Command(
+        GroupsConfig,
+        groups_command,
+        "  bough groups runs/collect -o groups.jsonl --rewards outcome=1 tool_call=1",
+        stage=Stage("trajectories", "groups", "groups.jsonl", "output", "file", one_file=True),
+    ),
+}

@@ -22,6 +22,7 @@ from bough.commands.objects import (
     records_of,
     settings_of,
 )
+from bough.commands.table import Command
 from bough.config.data import ConvertConfig, FormatsConfig, ShowConfig, StatsConfig, ValidateConfig
 from bough.data import transcript
 from bough.data.base import Format, Sample
@@ -243,3 +244,32 @@ def _print_skipped(skipped: Counter[str]) -> None:
 
 def _format_name(reader: Reader) -> str:
     return reader.format.name if reader.format else "unknown"
+
+
+COMMANDS = {
+    "data stats": Command(
+        StatsConfig,
+        stats_command,
+        "  bough data stats sft.jsonl\n  bough data stats trajectories/",
+    ),
+    "data validate": Command(
+        ValidateConfig,
+        validate_command,
+        "  bough data validate pairs.jsonl\n  bough data validate pairs.jsonl --format trl",
+    ),
+    "data convert": Command(
+        ConvertConfig,
+        convert_command,
+        "  bough data convert sft.jsonl --to trl -o sft-trl.jsonl\n"
+        "  bough data convert pairs.parquet --to bough -o pairs.jsonl.zst --on-error skip",
+    ),
+    "data show": Command(
+        ShowConfig,
+        show_command,
+        "  bough data show sft.jsonl --index 3 --count 2",
+    ),
+    "data formats": Command(
+        FormatsConfig,
+        formats_command,
+    ),
+}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.markup import escape
 from rich.table import Table
 
+from bough.commands.table import Command
 from bough.config.play import EnvCheckConfig, EnvListConfig, EnvNewConfig, EnvSetupConfig
 from bough.config.yaml_file import write_value
 from bough.environments.adapters.names import ADAPTERS
@@ -108,3 +109,27 @@ def setup(config: EnvSetupConfig) -> int:
     elif install is None:
         console.out().print(f"{config.environment} needs nothing besides its Python packages", markup=False)
     return 0
+
+
+COMMANDS = {
+    "env list": Command(
+        EnvListConfig,
+        list_all,
+        "  bough env list\n  bough env list household",
+    ),
+    "env check": Command(
+        EnvCheckConfig,
+        check_one,
+        "  bough env check examples/guess_number.py:GuessNumber\n  bough env check web --options pages=click-button",
+    ),
+    "env new": Command(
+        EnvNewConfig,
+        new,
+        "  bough env new shop",
+    ),
+    "env setup": Command(
+        EnvSetupConfig,
+        setup,
+        "  bough env setup web",
+    ),
+}

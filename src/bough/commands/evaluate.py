@@ -24,6 +24,7 @@ from bough.commands.objects import (
     settings_of,
     where_to_play,
 )
+from bough.commands.table import Command, Stage
 from bough.config.evaluation import CompareConfig, EvalConfig
 from bough.errors import short_path
 from bough.evaluation.contest import contest
@@ -267,3 +268,20 @@ def _print(found: dict[str, Any]) -> None:
         if isinstance(value, int | float):
             table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else f"{value:.4g}")
     console.out().print(table)
+
+
+COMMANDS = {
+    "eval": Command(
+        EvalConfig,
+        evaluate_command,
+        "  bough eval --model smollm2 --model runs/dpo/final --environment household --output runs/eval\n"
+        "  bough eval --model runs/sft/final --eval-file held-out.jsonl",
+        stage=Stage(None, "evaluation", "results.json", "output"),
+    ),
+    "compare": Command(
+        CompareConfig,
+        compare_command,
+        "  bough compare runs/eval-sft/results.json runs/eval-dpo/results.json\n"
+        "  bough compare runs/eval-sft runs/eval-dpo --gate",
+    ),
+}

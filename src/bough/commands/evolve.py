@@ -23,6 +23,7 @@ from bough.commands.objects import (
     settings_of,
     where_to_play,
 )
+from bough.commands.table import Command, Stage
 from bough.config.run_folder import RunDir
 from bough.data.reader import read
 from bough.errors import InputError
@@ -296,3 +297,24 @@ def _pairs(source: Source) -> list[Pair]:
     if wrong := next((one for one in records if not isinstance(one, Pair)), None):
         raise InputError(f"a {type(wrong).__name__.lower()} is not a preference pair")
     return [one for one in records if isinstance(one, Pair)]
+
+
+COMMANDS = {
+    "evolve": Command(
+        EvolveConfig,
+        evolve_command,
+        "  bough evolve --train-file pairs.jsonl --model smollm2 --mutate learning_rate=1e-6..1e-4 beta=0.01..0.5\n"
+        "  bough evolve agilerl-population --model smollm2 --train-file pairs.jsonl\n"
+        "  bough evolve --method sft --train-file demos.jsonl --environment web --mutate learning_rate=1e-5..1e-3",
+        stage=Stage(
+            "pairs",
+            "model",
+            "final",
+            "output_dir",
+            "train_file",
+            resumes=True,
+            reads_by_method={"sft": "demonstrations", "grpo": None},
+            instead="mixture",
+        ),
+    ),
+}

@@ -15,6 +15,7 @@ from pydantic_core import to_json
 
 from bough import event_loop
 from bough.commands.objects import EnvironmentLike, environment_name, make_config, settings_of
+from bough.commands.table import Command
 from bough.config.play import PlayConfig
 from bough.environments.base import Environment, Observation
 from bough.environments.isolated import Isolated, shut_down
@@ -172,3 +173,12 @@ def _action(line: str, place: str) -> str:
     if not isinstance(value, str):
         raise InputError(f'{place}: an action is text, or an object with "action" as text')
     return value
+
+
+COMMANDS = {
+    "play": Command(
+        PlayConfig,
+        play_command,
+        "  bough play household --seed 3\n  bough play household --game game.tw-pddl --actions actions.txt --json",
+    ),
+}

@@ -9,6 +9,7 @@ from rich.filesize import decimal
 
 from bough.commands.models import ModelLike, TrainedModel, model_name
 from bough.commands.objects import StrPath, make_config, settings_of
+from bough.commands.table import Command
 from bough.config.publish import CardConfig, MergeConfig, PushConfig
 from bough.files import MAX_JSON, read_small
 from bough.ledger import plural
@@ -112,3 +113,23 @@ def merge_command(config: MergeConfig) -> int:
         return 0
     console.out().print(f"{config.adapter} merged into {base}, written to {config.output}", markup=False)
     return 0
+
+
+COMMANDS = {
+    "merge": Command(
+        MergeConfig,
+        merge_command,
+        "  bough merge runs/dpo/final -o model\n  bough merge runs/dpo/final -o model.gguf --gguf-type q8_0",
+    ),
+    "card": Command(
+        CardConfig,
+        card_command,
+        "  bough card runs/demo --license apache-2.0\n"
+        "  bough card runs/dpo --repo org/name --evaluations runs/eval --overwrite",
+    ),
+    "push": Command(
+        PushConfig,
+        push_command,
+        "  bough push runs/demo --repo org/name --dry-run\n  bough push runs/demo --repo org/name --private",
+    ),
+}

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from bough.commands.objects import StrPath, make_config, settings_of
+from bough.commands.table import Command
 from bough.config.run import RunConfig, RunsListConfig, RunsShowConfig
 from bough.config.yaml_file import write_value
 from bough.evaluation.comparison import Comparison
@@ -189,3 +190,22 @@ def _records(folder: Path, recipe: Recipe) -> list[tuple[str, StageRecord | None
 
 def _facts(values: dict[str, str]) -> str:
     return ", ".join(f"{key} {Path(value).name[:8]}" for key, value in values.items())
+
+
+COMMANDS = {
+    "run": Command(
+        RunConfig,
+        run_command,
+        "  bough run demo\n  bough run recipe.yaml --set model=tiny sft.max_steps=3\n  bough run demo --dry-run",
+    ),
+    "runs list": Command(
+        RunsListConfig,
+        list_runs,
+        "  bough runs list",
+    ),
+    "runs show": Command(
+        RunsShowConfig,
+        show_run,
+        "  bough runs show runs/demo",
+    ),
+}

@@ -15,6 +15,7 @@ import yaml
 from bough import event_loop
 from bough.commands.models import LoadedModel, ModelLike, model_name
 from bough.commands.objects import AgentLike, StrPath, agent_name, make_config, settings_of
+from bough.commands.table import Command
 from bough.config.groups import AGENT_PREFIX, SamplingConfig
 from bough.config.play import RecordedConfig, ServeConfig
 from bough.config.yaml_file import YamlFile
@@ -255,3 +256,13 @@ def _task(given: Task | Mapping[str, Any] | str, environment: str) -> Task:
     if isinstance(given, str):
         return Task(id=given, environment=environment)
     return Task(id=json_digest(dict(given), size=8), environment=environment, data=dict(given))
+
+
+COMMANDS = {
+    "serve": Command(
+        ServeConfig,
+        serve_command,
+        "  bough serve --model runs/sft/final --record runs/recorded\n"
+        "  bough serve --engine openai --base-url http://127.0.0.1:9000/v1 --record runs/recorded --port 8001",
+    ),
+}

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from bough.commands.objects import StrPath, make_config, settings_of
+from bough.commands.table import Command
 from bough.config.play import ViewConfig
 from bough.errors import InputError
 from bough.ledger import plural
@@ -151,3 +152,12 @@ def _export(config: ViewConfig) -> int:
             markup=False,
         )
     return 0
+
+
+COMMANDS = {
+    "view": Command(
+        ViewConfig,
+        view_command,
+        "  bough view runs/demo\n  bough view pairs.jsonl --model smollm2\n  bough view runs/demo --export demo.html",
+    ),
+}
