@@ -12,9 +12,8 @@ import pytest
 import torch
 from pydantic_core import to_json
 
-from bough.config.curation import PairsConfig
 from bough.config.run_folder import RunDir
-from bough.curation.rounds import Journal
+from bough.curation.rounds import Journal, PairsConfig
 from bough.engines.vllm import adapter_rank
 from bough.environments.rewards import _read_rubric as read_rubric
 from bough.errors import InputError

@@ -3,10 +3,12 @@ from pathlib import Path
 import pytest
 
 from bough.config.base import Config, code_in
-from bough.config.curation import GroupsConfig, PairsConfig
 from bough.config.groups import CollectConfig
-from bough.config.run import RunConfig, SweepConfig
+from bough.curation.demonstrations import GroupsConfig
+from bough.curation.rounds import PairsConfig
 from bough.errors import InputError
+from bough.experiments.run import RunConfig
+from bough.experiments.sweep import SweepConfig
 
 
 def test_only_names_with_a_colon_are_code():

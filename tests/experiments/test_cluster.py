@@ -7,9 +7,8 @@ import pytest
 import yaml
 
 from bough.config.groups import CollectConfig
-from bough.config.run import RunConfig
 from bough.experiments.recipe import KINDS
-from bough.experiments.run import Run
+from bough.experiments.run import Run, RunConfig
 from bough.experiments.wiring import Artifacts, stamped
 from bough.rollouts import ray as connection
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from bough.config.evaluation import EvalConfig
 from bough.config.groups import CollectConfig, LimitsConfig
 from bough.environments.base import Environment, Observation
 from bough.errors import InputError, RowError
+from bough.evaluation.contest import EvalConfig
 from bough.rollouts.agents import ExpertAgent, RandomAgent
 from bough.rollouts.collect import AllLostError, Tally, collect
 from bough.rollouts.runner import Attempt, LocalRunner, attempts, wanted_tasks

@@ -23,10 +23,12 @@ from bough.commands.objects import (
     trajectories_of,
 )
 from bough.commands.table import Command, Stage
-from bough.config.curation import EXPERT, CorrectionsConfig, CurationConfig, DemosConfig, GroupsConfig, PairsConfig
+from bough.curation.corrections import EXPERT, CorrectionsConfig
 from bough.curation.counterfactual import Cost
 from bough.curation.curate import Curated, Read, curate_corrections, curate_demos, curate_groups, curate_pairs
-from bough.curation.source import ledger_path, read_filed
+from bough.curation.demonstrations import DemosConfig, GroupsConfig
+from bough.curation.rounds import PairsConfig
+from bough.curation.source import CurationConfig, ledger_path, read_filed
 from bough.data.writer import check_output
 from bough.ledger import plural
 from bough.methods.examples import IN_MEMORY

@@ -9,15 +9,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bough.chat.diagnosis import Diagnosis, Finding, diagnose
+from bough.chat.diagnosis import Diagnosis, DoctorConfig, Finding, diagnose
 from bough.commands.models import ModelLike, model_name
 from bough.commands.objects import EnvironmentLike, Source, as_file, environment_name, make_config, settings_of
 from bough.commands.table import Command
-from bough.config.data import DoctorConfig
-from bough.config.play import EnvCheckConfig
 from bough.config.run_folder import RunDir
 from bough.data.transcript import coloured
-from bough.environments.check import CheckReport
+from bough.environments.check import CheckReport, EnvCheckConfig
 from bough.files import write_json
 from bough.ledger import plural
 from bough.policy.load import load_call_builder

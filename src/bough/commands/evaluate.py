@@ -25,10 +25,9 @@ from bough.commands.objects import (
     where_to_play,
 )
 from bough.commands.table import Command, Stage
-from bough.config.evaluation import CompareConfig, EvalConfig
 from bough.errors import short_path
-from bough.evaluation.contest import contest
-from bough.evaluation.gate import SideBySide, side_by_side
+from bough.evaluation.contest import EvalConfig, contest
+from bough.evaluation.gate import CompareConfig, SideBySide, side_by_side
 from bough.evaluation.held_out import measure
 from bough.evaluation.results import Results
 from bough.files import write_json

@@ -5,18 +5,32 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
 from rich.filesize import decimal
 
 from bough.commands.models import ModelLike, TrainedModel, model_name
 from bough.commands.objects import StrPath, make_config, settings_of
 from bough.commands.table import Command
-from bough.config.publish import CardConfig, MergeConfig, PushConfig
+from bough.config.groups import ReportConfig
 from bough.files import MAX_JSON, read_small
 from bough.ledger import plural
-from bough.policy.save import merge_adapter
-from bough.report.card import Card, find_subject, write_card
+from bough.policy.save import MergeConfig, merge_adapter
+from bough.report.card import RUN, Card, CardConfig, HubId, find_subject, write_card
 from bough.report.publish import Release, make_release, upload
 from bough.terminal import console
+
+
+class PushConfig(ReportConfig):
+    """Uploads a trained model and its card to the Hub, with the account of `hf auth login` or HF_TOKEN."""
+
+    run: Path = Field(description=RUN, json_schema_extra={"positional": True})
+    repo: HubId = Field(description="the repository, org/name; it is created if it does not exist")
+    private: bool = Field(False, description="create the repository as private")
+    base_model: HubId | None = Field(
+        None, description="the base model's name on the Hub, if the run only has it as a local folder"
+    )
+    message: str = Field("Upload with bough push", min_length=1, description="commit message")
+    dry_run: bool = Field(False, description="list the files that would be uploaded; upload nothing")
 
 
 @settings_of(MergeConfig, "model")

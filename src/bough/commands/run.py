@@ -9,21 +9,34 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
 from rich.markup import escape
 from rich.table import Table
 
 from bough.commands.objects import StrPath, make_config, settings_of
 from bough.commands.table import Command
-from bough.config.run import RunConfig, RunsListConfig, RunsShowConfig
+from bough.config.groups import ReportConfig
 from bough.config.yaml_file import write_value
 from bough.evaluation.comparison import Comparison
 from bough.experiments.listing import command_of, command_run
 from bough.experiments.listing import list_runs as runs_in
 from bough.experiments.recipe import FILE_NAME, NAME, Recipe, plan, read_recipe, read_settings
 from bough.experiments.record import StageRecord, numbers_of
-from bough.experiments.run import Run, SummaryRow, summary
+from bough.experiments.run import Run, RunConfig, SummaryRow, summary
 from bough.ledger import plural
 from bough.terminal import console
+
+
+class RunsListConfig(ReportConfig):
+    """Lists the runs in a folder and the progress of each: recipes and single commands."""
+
+    folder: Path = Field(Path("runs"), description="the folder of the runs", json_schema_extra={"positional": True})
+
+
+class RunsShowConfig(ReportConfig):
+    """Shows one run: its stages, their inputs and outputs, its results."""
+
+    run: Path = Field(description="the run folder", json_schema_extra={"positional": True})
 
 
 class RecipeRun:

@@ -12,8 +12,7 @@ from rich.table import Table
 
 from bough.commands.objects import StrPath, make_config, settings_of
 from bough.commands.table import Command
-from bough.config.run import SweepConfig
-from bough.experiments.sweep import Sweep
+from bough.experiments.sweep import Sweep, SweepConfig
 from bough.experiments.sweep_table import SweepRow, cells, header, label
 from bough.ledger import plural
 from bough.terminal import console

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
@@ -31,8 +31,12 @@ ADDRESS = re.compile(r"(?!hf:)[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
 
 
 class Config(BaseModel):
-    """Settings of one command, or a part of them. Subclasses declare fields, each with a description."""
+    """Settings of one command, or a part of them. Subclasses declare fields, each with a description.
 
+    `command` is the command whose settings these are; the settings file of a run names it.
+    """
+
+    command: ClassVar[str] = ""
     model_config = ConfigDict(
         extra="forbid", frozen=True, validate_default=True, populate_by_name=True, allow_inf_nan=False
     )
@@ -66,12 +70,14 @@ class Config(BaseModel):
         """The settings of a YAML file with `overrides` (from flags) on top."""
         document = YamlFile.read(file) if file is not None else YamlFile("", {}, {}, [])
         overrides = {cls.field_name(key): value for key, value in (overrides or {}).items()}
+        command = document.values.pop("command", cls.command)
         own_names, foreign = translate(document.values, leaves(cls))
         from_file = without(cls, own_names, overrides)
         values = overlaid(cls, from_file, overrides)
         places = {RENAMED.get(key, key): f"{document.name}:{line}: " for key, line in document.lines.items()}
         problems = [
             *document.problems,
+            *([] if command == cls.command else [f"{document.name} has the settings of bough {command}"]),
             *(f"{places.get(RENAMED.get(key, key), '')}{said}" for key, said in foreign.items()),
         ]
 
@@ -110,6 +116,10 @@ class Config(BaseModel):
     def flat_dump(self, **how: Any) -> dict[str, Any]:
         """The settings by their flat names, as JSON values; `how` is as in pydantic's `model_dump`."""
         return flattened(type(self), self.model_dump(mode="json", **how))
+
+    def recorded(self) -> dict[str, Any]:
+        """The settings as JSON values, after the command that they are of."""
+        return {"command": self.command} | self.model_dump(mode="json")
 
     def to_yaml(self) -> str:
         """The resolved settings, as a file that `load` reads."""
@@ -177,6 +187,8 @@ ALWAYS_ON = {
     "chunk_long_trajectories": "a long prompt always drops its oldest steps",
 }
 STEP_LEVEL = "step_level_advantage"
+# Settings of earlier versions, and why they went.
+REMOVED: dict[str, str] = {}
 
 
 def translate(values: Mapping[str, Any], fields: Collection[str]) -> tuple[dict[str, Any], dict[str, str]]:

@@ -44,7 +44,7 @@ class RunDir:
 
     def create(self, config: Config) -> None:
         """Creates the folder and writes the resolved settings into it, without absolute paths."""
-        settings = yaml.safe_dump(self.recorded(config.model_dump(mode="json")), sort_keys=False, allow_unicode=True)
+        settings = yaml.safe_dump(self.recorded(config.recorded()), sort_keys=False, allow_unicode=True)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             write_atomically(self.config, settings)

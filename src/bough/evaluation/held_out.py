@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from bough.chat.builder import CallBuilder
-from bough.config.evaluation import EvalConfig
 from bough.data.base import Sample
 from bough.data.reader import Reader
 from bough.errors import InputError
+from bough.evaluation.contest import EvalConfig
 from bough.ledger import Ledger
 from bough.policy.adapters import add_reference
 from bough.policy.load import load_call_builder

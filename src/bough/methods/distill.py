@@ -13,8 +13,14 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
-from bough.config.curation import is_server
-from bough.config.groups import REWARD_TIMEOUT, LimitsConfig, OnlineClusterConfig, RewardWeights, SamplingConfig
+from bough.config.groups import (
+    REWARD_TIMEOUT,
+    LimitsConfig,
+    OnlineClusterConfig,
+    RewardWeights,
+    SamplingConfig,
+    is_server,
+)
 from bough.config.online import (
     HeldOutTasksConfig,
     OnlineEnvironmentConfig,

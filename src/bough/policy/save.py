@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor
 
-from bough.config.publish import MergeConfig
+from bough.config.groups import ReportConfig
 from bough.errors import InputError
 from bough.files import drafting, put_in_place, write_json
 from bough.models.gguf_write import write_gguf
@@ -19,6 +20,31 @@ from bough.policy.adapters import ACTOR, adapted_layers, load_actor
 from bough.policy.load import base_and_adapter, load_model
 from bough.policy.policy import Policy
 from bough.terminal.console import no_bars
+
+
+class MergeConfig(ReportConfig):
+    """Merges an adapter into its base model and writes the result as a model of its own."""
+
+    adapter: Path = Field(description="the folder of the adapter", json_schema_extra={"positional": True})
+    output: Path = Field(
+        description="the folder to write, or a file that ends in .gguf, for llama.cpp",
+        json_schema_extra={"short": "-o"},
+    )
+    gguf_type: Literal["f32", "f16", "bf16", "q8_0"] | None = Field(
+        None, description="data type of the weights in a GGUF file (default: f16)"
+    )
+    model: str | None = Field(None, description="the base model (default: the one named in the adapter)")
+
+    @property
+    def is_gguf(self) -> bool:
+        """Whether the output is one GGUF file."""
+        return self.output.suffix == ".gguf"
+
+    @model_validator(mode="after")
+    def _a_type_needs_its_file(self) -> Self:
+        if self.gguf_type and not self.is_gguf:
+            raise ValueError(f"`gguf_type` needs an `output` that ends in .gguf; it is {self.output}")
+        return self
 
 
 def save_policy(policy: Policy, tokenizer: Any, folder: Path, weights: dict[str, Tensor] | None = None) -> None:

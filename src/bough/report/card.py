@@ -9,23 +9,24 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from pprint import pformat
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
+from pydantic import AfterValidator, Field
 
 from bough.chat.template import ChatTemplate, Spoken, load_template, with_hint
-from bough.config.evaluation import BASELINES
-from bough.config.publish import CardConfig
+from bough.commands import table
+from bough.config.groups import ReportConfig
 from bough.config.run_folder import RunDir
 from bough.data.base import Sample
 from bough.data.reader import Reader
 from bough.errors import InputError
 from bough.evaluation.comparison import compare
-from bough.evaluation.contest import folder_name
+from bough.evaluation.contest import BASELINES, folder_name
 from bough.evaluation.results import FILE_NAME as RESULTS
 from bough.evaluation.results import ModelResult, Results
 from bough.evaluation.success import Measure, SuccessReport, report
-from bough.experiments.recipe import FILE_NAME, KINDS, Recipe, plan, read_recipe
+from bough.experiments.recipe import FILE_NAME, Recipe, plan, read_recipe
 from bough.experiments.record import StageRecord
 from bough.files import cache_folder, nearby, write_atomically
 from bough.ledger import plural
@@ -47,6 +48,65 @@ from bough.report.lineage import (
 from bough.terminal.console import printable
 from bough.terminal.tables import sentence
 from bough.types import Group, Trajectory
+
+HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+LANGUAGE = re.compile(r"[a-z]{2,3}")
+
+
+LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
+
+
+def _hub_id(value: str) -> str:
+    if not HUB_ID.fullmatch(value) or len(value) > 96 or "--" in value or ".." in value:
+        raise ValueError("a name on the Hub is written org/name")
+    return value
+
+
+def _language(value: str) -> str:
+    if not LANGUAGE.fullmatch(value):
+        raise ValueError("a language is an ISO 639 code such as en")
+    return value
+
+
+def _license(value: str) -> str:
+    if not LICENSE.fullmatch(value):
+        raise ValueError("a license is one of the Hub's identifiers, such as apache-2.0, mit or other")
+    return value
+
+
+HubId = Annotated[str, AfterValidator(_hub_id)]
+
+
+RUN = "the run folder of a recipe or of one training stage"
+
+
+class CardConfig(ReportConfig):
+    """Writes the model card (README.md) of a trained model, from the files of its run alone."""
+
+    run: Path = Field(description=RUN, json_schema_extra={"positional": True})
+    repo: HubId | None = Field(None, description="the adapter's name on the Hub, org/name, for the usage example")
+    name: str | None = Field(
+        None, min_length=1, description="title of the card (default: the name of the repo or the run)"
+    )
+    base_model: HubId | None = Field(
+        None, description="the base model's name on the Hub, if the run only has it as a local folder"
+    )
+    license: Annotated[str, AfterValidator(_license)] | None = Field(
+        None, description="license of the adapter, as a Hub identifier: apache-2.0, mit, other"
+    )
+    datasets: list[HubId] = Field([], description="datasets on the Hub that the training data came from")
+    language: list[Annotated[str, AfterValidator(_language)]] = Field(
+        [], description="languages as ISO 639 codes: en, de"
+    )
+    evaluations: list[Path] = Field([], description="more results of `bough eval --environment` to report")
+    output: Path | None = Field(
+        None,
+        description="the file to write (default: README.md in the folder of the weights)",
+        json_schema_extra={"short": "-o"},
+    )
+    overwrite: bool = Field(False, description="replace an existing card")
 
 
 @dataclass(frozen=True)
@@ -221,7 +281,7 @@ def _accepted(folder: Path, recipe: Recipe) -> Path:
     model: Path | None = None
     for stage in plan(recipe):
         here = folder / stage.folder
-        record, kind = StageRecord.read(here), KINDS.get(stage.verb)
+        record, kind = StageRecord.read(here), table.stages().get(stage.verb)
         if kind is None or record is None or not record.finished:
             continue
         if kind.writes == "model":

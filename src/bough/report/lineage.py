@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bough import files as disk
-from bough.config.base import Config
+from bough.commands import table
 from bough.config.groups import CollectConfig
 from bough.config.parts import flattened, leaves
 from bough.config.run_folder import RunDir
@@ -24,14 +24,10 @@ from bough.curation.source import ledger_path
 from bough.data.reader import Reader
 from bough.data.writer import ENDINGS
 from bough.errors import InputError
-from bough.experiments.evolve_settings import EvolveConfig
 from bough.experiments.lineage import FILE_NAME, Member, Pedigree, read_pedigree
+from bough.experiments.recipe import read_settings
 from bough.files import nearby
 from bough.ledger import is_finite, plural
-from bough.methods.distill import DistillConfig
-from bough.methods.dpo import DPOConfig
-from bough.methods.grpo import GRPOConfig
-from bough.methods.sft import SFTConfig
 from bough.models.gguf_read import gguf_source
 from bough.models.resolve import BUILT_IN, HUB_ID
 from bough.terminal.console import printable
@@ -39,14 +35,6 @@ from bough.terminal.tables import fitness_text, mutation_text, short
 from bough.training.loop import MetricsFile
 from bough.types import Pair
 
-# A setting that only one command has, to recognise its stages by.
-VERBS: dict[str, tuple[str, type[Config]]] = {
-    "sft": ("step_weighted_loss", SFTConfig),
-    "dpo": ("loss_type", DPOConfig),
-    "grpo": ("clip_low", GRPOConfig),
-    "distill": ("teacher", DistillConfig),
-    "evolve": ("population", EvolveConfig),
-}
 HUB_DATA = "hf:"
 # A larger file is not read again only to count its rows.
 MOST_BYTES = 64 << 20
@@ -104,7 +92,7 @@ class Stage:
     @property
     def defaults(self) -> dict[str, Any]:
         """The default settings."""
-        return {name: leaf.default for name, leaf in leaves(VERBS[self.verb][1]).items()}
+        return {name: leaf.default for name, leaf in leaves(table.command(self.verb).config).items()}
 
 
 @dataclass(frozen=True)
@@ -142,11 +130,12 @@ def lineage(folder: Path) -> Lineage:
 def read_stage(folder: Path) -> Stage:
     """The files of one training stage."""
     run = RunDir(folder)
-    settings = read_yaml(run.config)
-    verb = next((verb for verb, (key, _) in VERBS.items() if key in settings), None)
-    if verb is None:
-        raise InputError(f"{run.config}: these are not the settings of a training stage ({', '.join(VERBS)})")
-    settings = flattened(VERBS[verb][1], settings)
+    if not run.config.exists():
+        raise InputError(f"{run.config}: no such file; is this the folder of a run?")
+    verb, settings = read_settings(run.config)
+    training = [name for name, stage in table.stages().items() if stage.writes == "model"]
+    if verb not in training:
+        raise InputError(f"{run.config}: these are not the settings of a training stage ({', '.join(training)})")
     ledgers = read_json(run.ledger, [])
     train_file, mixture = settings.get("train_file"), settings.get("mixture")
     files = [read_data(str(one), folder) for one in mixture.values()] if isinstance(mixture, dict) and mixture else []

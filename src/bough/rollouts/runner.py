@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
 
-from bough.config.evaluation import EvalConfig
 from bough.config.groups import CollectConfig, LimitsConfig
 from bough.engines.base import Chat
 from bough.environments.base import Environment
 from bough.environments.isolated import Isolated
 from bough.environments.tasks import first_tasks, tasks_of
+from bough.evaluation.contest import EvalConfig
 from bough.files import derived_seed
 from bough.rollouts.agents import Agent
 from bough.rollouts.episode import Replayed, play

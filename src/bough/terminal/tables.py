@@ -14,8 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from bough.config.evaluation import EvalConfig
 from bough.config.groups import CollectConfig
+from bough.evaluation.contest import EvalConfig
 from bough.files import without_absolute, working_directory
 from bough.ledger import Ledger, plural
 from bough.terminal.console import LINE_EVERY_S, NumbersProgress, announce, err, is_live, out, print_table, printable

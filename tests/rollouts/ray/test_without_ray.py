@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bough.config.run import SweepConfig
-from bough.experiments.sweep import Sweep
+from bough.experiments.sweep import Sweep, SweepConfig
 from tests.warm import Warm
 
 # All commands, and all modules that use the package for clusters. Of what is loaded, other libraries stay, unless only
