@@ -19,9 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bough.commands.train import train_grpo
 from bough.environments.base import Environment, Observation
-from bough.methods.grpo import GRPOConfig
+from bough.methods.grpo import GRPOConfig, train_grpo
 from bough.training.loop import MetricsFile
 from bough.types import Task
 

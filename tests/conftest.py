@@ -17,6 +17,7 @@ import pytest
 from bough import bit_exact
 from tests import disk, forked, versions, warm
 
+bit_exact.prepare()  # before anything loads torch
 versions.remember()
 # PEFT compiles its model card's template for every adapter that is saved.
 jinja2.Environment.compile = lru_cache(64)(jinja2.Environment.compile)  # type: ignore[method-assign]

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bough.commands.train import train_grpo
-from bough.methods.grpo import GRPOConfig
+from bough.methods.grpo import GRPOConfig, train_grpo
 from bough.training.loop import MetricsFile
 from tests.blocks import ROOT, shorten
 

@@ -13,8 +13,6 @@ lists them. What is public is loaded when it is first used, so `import bough` is
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from bough import bit_exact
-
 if TYPE_CHECKING:
     __version__: str
     from bough.commands.collect import collect
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
     from bough.commands.run import RecipeRun, run
     from bough.commands.serve import RecordingServer, recorded, serve
     from bough.commands.sweep import SweepResult, sweep
-    from bough.commands.train import distill, dpo, grpo, sft
     from bough.commands.view import Viewer, export_page, view
     from bough.config.groups import SamplingConfig
     from bough.data.reader import Reader, read
@@ -42,31 +39,26 @@ if TYPE_CHECKING:
     from bough.errors import BoughError, InputError
     from bough.experiments.listing import ListedRun, list_runs
     from bough.methods.advantages import group_advantages
-    from bough.methods.dpo import Sides, dpo_loss
-    from bough.methods.grpo import grpo_loss
-    from bough.methods.sft import sft_loss
+    from bough.methods.distill import distill
+    from bough.methods.dpo import Sides, dpo, dpo_loss
+    from bough.methods.grpo import grpo, grpo_loss
+    from bough.methods.sft import sft, sft_loss
     from bough.policy.adapters import Lora
     from bough.policy.policy import Policy
     from bough.types import Call, Group, Message, Pair, Task, ToolCall, Trajectory, Turn
 
-bit_exact.prepare()  # before anything below loads torch
-
+# What is public and not a command, by its module; the commands are in the table.
 _HOMES = {
-    "bough.commands.collect": ("collect",),
-    "bough.commands.curate": ("corrections", "demos", "groups", "pairs"),
-    "bough.commands.data": ("convert", "show", "stats", "validate", "write"),
-    "bough.commands.doctor": ("Checkup", "check", "doctor"),
-    "bough.commands.evaluate": ("Compared", "Evaluation", "HeldOutMeasures", "compare", "evaluate"),
-    "bough.commands.evolve": ("EvolvedModel", "PreferenceAgent", "PreferenceGym", "evolve"),
+    "bough.commands.data": ("write",),
+    "bough.commands.doctor": ("Checkup", "check"),
+    "bough.commands.evaluate": ("Compared", "Evaluation", "HeldOutMeasures", "evaluate"),
+    "bough.commands.evolve": ("EvolvedModel", "PreferenceAgent", "PreferenceGym"),
     "bough.commands.models": ("LoadedModel", "TrainedModel", "load"),
     "bough.commands.objects": ("Facts", "Records"),
-    "bough.commands.play": ("play",),
-    "bough.commands.publish": ("card", "merge", "push"),
-    "bough.commands.run": ("RecipeRun", "run"),
-    "bough.commands.serve": ("RecordingServer", "recorded", "serve"),
-    "bough.commands.sweep": ("SweepResult", "sweep"),
-    "bough.commands.train": ("distill", "dpo", "grpo", "sft"),
-    "bough.commands.view": ("Viewer", "export_page", "view"),
+    "bough.commands.run": ("RecipeRun",),
+    "bough.commands.serve": ("RecordingServer", "recorded"),
+    "bough.commands.sweep": ("SweepResult",),
+    "bough.commands.view": ("Viewer", "export_page"),
     "bough.config.groups": ("SamplingConfig",),
     "bough.data.reader": ("Reader", "read"),
     "bough.data.writer": ("Writer",),
@@ -169,9 +161,16 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("importlib.metadata").version("bough")
-    if name not in _HOME:
-        raise AttributeError(f"module 'bough' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    from bough.commands import table
+
+    if name in __all__:  # a command: `stats` is that of `bough data stats`
+        [row] = [row for command, row in table.TABLE.items() if command.split()[-1] == name]
+        return getattr(import_module(row.module), name)
+    if not name.startswith("_") and name in table.names() and (function := table.command(name).function) is not None:
+        return function
+    raise AttributeError(f"module 'bough' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from io import TextIOWrapper
 
+from bough import bit_exact
 from bough.commands import table
 from bough.errors import BoughError, InputError, did_you_mean
 from bough.event_loop import sigterm_interrupts
@@ -26,6 +27,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    bit_exact.prepare()  # before a command loads torch
     # Threads that wait by spinning make torch several times slower on a CPU that has anything else to do.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     debug = "--debug" in arguments

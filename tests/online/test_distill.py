@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from bough.chat.template import load_template
-from bough.commands.train import train_distill
 from bough.engines.base import EngineError
 from bough.errors import InputError
-from bough.methods.distill import DistillConfig
+from bough.methods.distill import DistillConfig, train_distill
 from bough.online import teacher as teacher_server
 from bough.online.teacher import TeacherServer
 from bough.policy.policy import Policy

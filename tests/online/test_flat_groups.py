@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from bough.commands.train import train_grpo
-from bough.methods.grpo import GRPOConfig
+from bough.methods.grpo import GRPOConfig, train_grpo
 from bough.online.gather import ENOUGH, FlatGroups, kind_of
 from bough.types import Group, Message, Task, ToolCall, Trajectory, Turn
 from tests.online.test_online import settings

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from bough.commands.train import train_grpo
 from bough.data.reader import read
 from bough.engines.local.engine import LocalEngine
 from bough.errors import BoughError, InputError
-from bough.methods.grpo import GRPOConfig
+from bough.methods.grpo import GRPOConfig, train_grpo
 from bough.online.source import Watch
 from bough.policy.policy import Policy
 from bough.rollouts.collect import play_attempt

@@ -27,6 +27,8 @@ class DoctorConfig(ReportConfig):
     Exits with 2 if a row is bad, an answer does not fit, or nothing would be trained.
     """
 
+    command = "doctor"
+
     source: SourceConfig
     model: str = Field("smollm2", description=MODEL)
     calls: CallsConfig = CallsConfig()

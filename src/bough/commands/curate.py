@@ -17,21 +17,20 @@ from bough.commands.objects import (
     StrPath,
     environment_name,
     is_path,
-    make_config,
     reward_weights,
-    settings_of,
     trajectories_of,
 )
 from bough.commands.table import Command, Stage
+from bough.config.keywords import make_config, settings_of
 from bough.curation.corrections import EXPERT, CorrectionsConfig
 from bough.curation.counterfactual import Cost
 from bough.curation.curate import Curated, Read, curate_corrections, curate_demos, curate_groups, curate_pairs
 from bough.curation.demonstrations import DemosConfig, GroupsConfig
 from bough.curation.rounds import PairsConfig
 from bough.curation.source import CurationConfig, ledger_path, read_filed
+from bough.data.base import IN_MEMORY
 from bough.data.writer import check_output
 from bough.ledger import plural
-from bough.methods.examples import IN_MEMORY
 from bough.terminal import console
 from bough.types import Group, Pair, Trajectory
 

@@ -12,20 +12,11 @@ from pydantic import Field
 from rich.progress import Progress
 from rich.table import Table
 
-from bough.commands.objects import (
-    Facts,
-    Records,
-    Source,
-    StrPath,
-    as_file,
-    is_path,
-    make_config,
-    records_of,
-    settings_of,
-)
+from bough.commands.objects import Facts, Records, Source, StrPath, as_file, is_path, records_of
 from bough.commands.table import Command
 from bough.config.base import Config
 from bough.config.groups import ReportConfig
+from bough.config.keywords import make_config, settings_of
 from bough.data import transcript
 from bough.data.base import Format, Sample
 from bough.data.formats import FORMATS, named, writable

@@ -11,8 +11,9 @@ from rich.table import Table
 
 from bough.chat.diagnosis import Diagnosis, DoctorConfig, Finding, diagnose
 from bough.commands.models import ModelLike, model_name
-from bough.commands.objects import EnvironmentLike, Source, as_file, environment_name, make_config, settings_of
+from bough.commands.objects import EnvironmentLike, Source, as_file, environment_name
 from bough.commands.table import Command
+from bough.config.keywords import make_config, settings_of
 from bough.config.run_folder import RunDir
 from bough.data.transcript import coloured
 from bough.environments.check import CheckReport, EnvCheckConfig

@@ -12,19 +12,10 @@ from rich.table import Table
 
 from bough import event_loop
 from bough.commands.models import LoadedModel, ModelLike, TrainedModel, model_name
-from bough.commands.objects import (
-    AgentLike,
-    EnvironmentLike,
-    Facts,
-    Source,
-    StrPath,
-    as_file,
-    is_path,
-    make_config,
-    settings_of,
-    where_to_play,
-)
+from bough.commands.objects import AgentLike, EnvironmentLike, Facts, Source, StrPath, as_file, is_path, where_to_play
 from bough.commands.table import Command, Stage
+from bough.config.keywords import make_config, settings_of
+from bough.data.base import IN_MEMORY
 from bough.errors import short_path
 from bough.evaluation.contest import EvalConfig, contest
 from bough.evaluation.gate import CompareConfig, SideBySide, side_by_side
@@ -32,7 +23,6 @@ from bough.evaluation.held_out import measure
 from bough.evaluation.results import Results
 from bough.files import write_json
 from bough.ledger import Ledger
-from bough.methods.examples import IN_MEMORY
 from bough.models import resolve
 from bough.terminal import console
 from bough.terminal.tables import ContestProgress, show
@@ -191,7 +181,7 @@ def evaluate_command(config: EvalConfig) -> int:
 
 
 def _episodes(config: EvalConfig) -> int:
-    from bough.terminal.tables import announce_episodes
+    from bough.commands.collect import announce_episodes
 
     announce_episodes(config)
 

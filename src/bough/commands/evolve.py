@@ -17,14 +17,14 @@ from bough.commands.objects import (
     Source,
     StrPath,
     is_path,
-    make_config,
     records_of,
     reward_weights,
-    settings_of,
     where_to_play,
 )
 from bough.commands.table import Command, Stage
+from bough.config.keywords import make_config, settings_of
 from bough.config.run_folder import RunDir
+from bough.data.base import IN_MEMORY
 from bough.data.reader import read
 from bough.errors import InputError
 from bough.experiments.evolve import evolve as run
@@ -32,7 +32,7 @@ from bough.experiments.evolve_settings import EvolveConfig
 from bough.experiments.members import FileFitness
 from bough.ledger import plural
 from bough.methods.dpo import DPO, DPOConfig, Preference
-from bough.methods.examples import IN_MEMORY, head_of
+from bough.methods.examples import head_of
 from bough.policy.adapters import lora
 from bough.policy.load import load_call_builder
 from bough.policy.policy import Policy

@@ -14,10 +14,11 @@ from pydantic import AliasChoices, Field, JsonValue
 from pydantic_core import to_json
 
 from bough import event_loop
-from bough.commands.objects import EnvironmentLike, environment_name, make_config, settings_of
+from bough.commands.objects import EnvironmentLike, environment_name
 from bough.commands.table import Command
 from bough.config.base import Config
 from bough.config.groups import EnvironmentConfig
+from bough.config.keywords import make_config, settings_of
 from bough.environments.base import Environment, Observation
 from bough.environments.isolated import Isolated, shut_down
 from bough.environments.registry import find

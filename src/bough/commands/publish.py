@@ -9,9 +9,10 @@ from pydantic import Field
 from rich.filesize import decimal
 
 from bough.commands.models import ModelLike, TrainedModel, model_name
-from bough.commands.objects import StrPath, make_config, settings_of
+from bough.commands.objects import StrPath
 from bough.commands.table import Command
 from bough.config.groups import ReportConfig
+from bough.config.keywords import make_config, settings_of
 from bough.files import MAX_JSON, read_small
 from bough.ledger import plural
 from bough.policy.save import MergeConfig, merge_adapter

@@ -13,9 +13,10 @@ from pydantic import Field
 from rich.markup import escape
 from rich.table import Table
 
-from bough.commands.objects import StrPath, make_config, settings_of
+from bough.commands.objects import StrPath
 from bough.commands.table import Command
 from bough.config.groups import ReportConfig
+from bough.config.keywords import make_config, settings_of
 from bough.config.yaml_file import write_value
 from bough.evaluation.comparison import Comparison
 from bough.experiments.listing import command_of, command_run

@@ -15,10 +15,11 @@ from pydantic import Field
 
 from bough import event_loop
 from bough.commands.models import LoadedModel, ModelLike, model_name
-from bough.commands.objects import AgentLike, StrPath, agent_name, make_config, settings_of
+from bough.commands.objects import AgentLike, StrPath, agent_name
 from bough.commands.table import Command
 from bough.config.base import Config
 from bough.config.groups import AGENT_PREFIX, MODEL, AgentConfig, LimitsConfig, ReportConfig, SamplingConfig
+from bough.config.keywords import make_config, settings_of
 from bough.config.yaml_file import YamlFile
 from bough.engines.base import Engine
 from bough.engines.chat import TemplateEngine
@@ -49,6 +50,8 @@ class ServeConfig(ReportConfig):
     A session is the path /s/NAME/v1 or the header X-Session-ID. POST /s/NAME/end with
     {"success": true, "reward": 0.7, "task": "…"} closes it into a trajectory.
     """
+
+    command = "serve"
 
     agent: ServedModelConfig = ServedModelConfig()
     sampling: SamplingConfig = SamplingConfig()

@@ -10,8 +10,9 @@ from pydantic import JsonValue
 from rich.markup import escape
 from rich.table import Table
 
-from bough.commands.objects import StrPath, make_config, settings_of
+from bough.commands.objects import StrPath
 from bough.commands.table import Command
+from bough.config.keywords import make_config, settings_of
 from bough.experiments.sweep import Sweep, SweepConfig
 from bough.experiments.sweep_table import SweepRow, cells, header, label
 from bough.ledger import plural

@@ -156,6 +156,7 @@ def command(name: str) -> Command:
     return found
 
 
+@cache
 def stages() -> dict[str, Stage]:
     """Every command that can be a stage of a recipe."""
     return {name: stage for name in names() if _may_be_stage(name) and (stage := command(name).stage) is not None}

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field
 
-from bough.commands.objects import StrPath, make_config, settings_of
+from bough.commands.objects import StrPath
 from bough.commands.table import Command
 from bough.config.groups import ReportConfig
+from bough.config.keywords import make_config, settings_of
 from bough.errors import InputError
 from bough.ledger import plural
 from bough.terminal import console

@@ -322,6 +322,8 @@ class AgentConfig(Config):
 class CollectConfig(ReportConfig):
     """Plays episodes and records them exactly, with the token ids of every call."""
 
+    command = "collect"
+
     environment: PlayedTasksConfig
     agent: AgentConfig = AgentConfig()
     sampling: SamplingConfig = SamplingConfig()

@@ -68,6 +68,8 @@ class LabellerConfig(Config):
 class CorrectionsConfig(CurationConfig):
     """Labels every turn of the agent's own episodes with what an expert or a stronger model would have replied."""
 
+    command = "corrections"
+
     by: str = Field(
         EXPERT,
         description="who labels: expert (the environment's own), a model, or the address of an OpenAI-like server",

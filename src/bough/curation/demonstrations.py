@@ -22,6 +22,8 @@ from bough.types import Group, Trajectory
 class DemosConfig(CurationConfig):
     """Selects the episodes worth imitating."""
 
+    command = "demos"
+
     reward: str | None = Field(None, description=REWARD)
     rewards: RewardWeights = Field({}, description=REWARDS)
     reward_timeout_s: float = Field(60, gt=0, description=REWARD_TIMEOUT)
@@ -57,6 +59,8 @@ class DemosConfig(CurationConfig):
 
 class GroupsConfig(CurationConfig):
     """Groups the attempts at each task, for GRPO."""
+
+    command = "groups"
 
     reward: str | None = Field(None, description=REWARD)
     rewards: RewardWeights = Field({}, description=REWARDS)

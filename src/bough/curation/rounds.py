@@ -107,6 +107,8 @@ class CounterfactualConfig(Config):
 class PairsConfig(CurationConfig):
     """Finds preference pairs in episodes: a better and a worse continuation from the same state."""
 
+    command = "pairs"
+
     reward: str | None = Field(None, description=REWARD)
     kinds: list[Kind] = Field(
         ["episode"],

@@ -116,6 +116,8 @@ class EvalConfig(ReportConfig):
     it has the perplexity, token accuracy and preference accuracy of one model.
     """
 
+    command = "eval"
+
     environment: EvaluatedEnvironmentConfig = EvaluatedEnvironmentConfig()
     agent: ContestantsConfig = ContestantsConfig()
     sampling: SamplingConfig = SamplingConfig(temperature=0.0)
@@ -219,7 +221,7 @@ async def contest(
     if not config.overwrite:
         _keeps_others(config, names)
     environment_class = configured(find(config.environment.name), config.environment.options)
-    tasks = wanted_tasks(environment_class, config)
+    tasks = wanted_tasks(environment_class, config.environment, config.tasks, config.seed)
     try:
         models = [
             await _play(config, environment_class, model, names[model], tasks, watcher) for model in config.agent.model

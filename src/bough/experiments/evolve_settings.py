@@ -308,6 +308,8 @@ class EvolveConfig(ReportConfig):
     records or tasks that no member was selected on.
     """
 
+    command = "evolve"
+
     recipe: str | None = Field(
         None,
         exclude=True,

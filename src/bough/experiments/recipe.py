@@ -237,7 +237,8 @@ def _change(values: dict[str, Any], key: str, value: JsonValue) -> str | None:
     if not found:
         names = {str(word) for verb, settings in stages for word in (verb, settings.get("name", verb))}
         return f"{key}: there is no stage {first!r}{did_you_mean(first, sorted(names | {'defaults'}))}"
-    places = [place_of(stage_config(verb), settings, rest) if verb in table.stages() else rest for verb, settings in found]
+    known = table.stages()
+    places = [place_of(stage_config(verb), settings, rest) if verb in known else rest for verb, settings in found]
     problems = [_set(settings, where, value) for (_, settings), where in zip(found, places, strict=True)]
     return next((f"{first}.{problem}" for problem in problems if problem), None)
 

@@ -19,6 +19,8 @@ from bough.experiments.recipe import FREE, Planned, Recipe, shared_settings, sta
 from bough.experiments.record import content, fingerprint
 from bough.training.trackers import Name
 
+# The folder of the trained weights in that of a training stage.
+FINAL = "final"
 # Settings that name inputs, whatever the command.
 INPUTS = ("model", "adapter", "task_file", "eval_file", "test_file", "test_task_file", "reset_file")
 
@@ -40,7 +42,7 @@ class Artifacts:
         if isinstance(name, list):
             return [self.model_named(one) for one in name]
         path = self.by_name.get(name) if isinstance(name, str) else None
-        return str(path) if path is not None and path.name == table.stages()["sft"].artefact else name
+        return str(path) if path is not None and path.name == FINAL else name
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ def _input_digests(kind: Stage, config: Config, digest: Callable[[Path], str]) -
 
 # What every stage gets from the recipe itself, and from the run.
 OF_RECIPE = {"model", "seed"}
-OF_RUN = {"report_to", "resume", *(kind.output for kind in table.stages().values())}
+OF_RUN = {"report_to", "resume", "output", "output_dir"}
 
 
 def problems_of(recipe: Recipe, stages: Sequence[Planned], wiring: Wiring) -> Iterator[str]:
@@ -218,5 +220,6 @@ def _trains_all_weights(config: Config | None) -> TypeGuard[TrainingConfig]:
 
 def _output_problems(stage: Planned) -> Iterator[str]:
     """A stage writes into its own folder: any other does not belong to the run and could be overwritten."""
-    if table.stages()[stage.verb].output in flattened(stage_config(stage.verb), stage.settings):
-        yield f"{stage.place}: {table.stages()[stage.verb].output} is set by the run, which gives each stage a folder; remove it"
+    output = table.stages()[stage.verb].output
+    if output in flattened(stage_config(stage.verb), stage.settings):
+        yield f"{stage.place}: {output} is set by the run, which gives each stage a folder; remove it"

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from bough.config.groups import REWARD_TIMEOUT, REWARDS, LimitsConfig, OnlineClusterConfig, RewardWeights
+from bough.config.keywords import settings_of
 from bough.config.online import (
     GroupSamplingConfig,
     HeldOutTasksConfig,
@@ -37,6 +38,7 @@ from bough.environments.rubric import score
 from bough.errors import InputError, RowError
 from bough.ledger import Mean
 from bough.methods.advantages import GraphValue, StepFormula, call_advantages, state_call_advantages
+from bough.methods.base import train_on_data, trained_model, training_command
 from bough.methods.examples import CallSource, examples_from, head_of
 from bough.training.method import Data, Example, Examples, Loss, float_vectors, share
 from bough.types import Call, Group
@@ -45,6 +47,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bough.chat.builder import CallBuilder
+    from bough.commands.models import ModelLike, TrainedModel
+    from bough.commands.objects import AgentLike, EnvironmentLike, Rewards, Source, StrPath
+    from bough.training.run import Trained
 
 
 # GRPO's loss, the clipped surrogate, and its parts: functions of the ratio between two policies' probabilities.
@@ -274,6 +279,8 @@ class GRPOOptimizerConfig(OptimizerConfig):
 
 class GRPOConfig(TrainingConfig):
     """Group-relative policy optimisation: on groups of attempts on file, or played in an environment while training."""
+
+    command = "grpo"
 
     data: GroupDataConfig = GroupDataConfig()
     optimizer: GRPOOptimizerConfig = GRPOOptimizerConfig()
@@ -543,3 +550,54 @@ def _check_temperature(groups: Examples[GroupExample], expected: list[float]) ->
         f"{groups.name}: replies were sampled at {name} {found}, but {ours} is "
         f"{' '.join(f'{value:g}' for value in expected)}; use --{name} {found}"
     )
+
+
+# The command: `bough grpo`, `bough.grpo`.
+
+
+def train_grpo(config: GRPOConfig, data: Data | None = None, held_out: Data | None = None) -> Trained:
+    """Group-relative policy optimisation on groups: given here, on file, or played in the settings' environment."""
+    if config.environment.name is not None:
+        from bough.online.grpo import train_online
+
+        return train_online(config)
+    return train_on_data(GRPO, config, data, held_out)
+
+
+@settings_of(GRPOConfig, "train_file", "own_agent")
+def grpo(
+    model: ModelLike,
+    records: Source | None = None,
+    *,
+    environment: EnvironmentLike | None = None,
+    agent: AgentLike | None = None,
+    rewards: Rewards | None = None,
+    eval_file: Source | None = None,
+    output_dir: StrPath | None = None,
+    **settings: Any,
+) -> TrainedModel:
+    """Train a model on how much better than its group each attempt was.
+
+    `records` are groups, in memory or on file. With `environment`, a name or a class,
+    instead of records the model plays there, learns from what it played and plays again;
+    give `max_steps` then. With `agent`, your own function that plays a task against an address,
+    it learns from what that function asked it. `rewards` are names or functions, as in `bough.collect`. The other
+    arguments are those of `bough.sft`.
+    """
+    from bough.commands.objects import reward_weights, where_to_play
+
+    play = where_to_play(environment, agent)
+    play |= {"rewards": reward_weights(rewards)} if rewards else {}
+    return trained_model(GRPOConfig, train_grpo, model, records, eval_file, output_dir, settings | play)
+
+
+COMMANDS = {
+    "grpo": training_command(
+        GRPOConfig,
+        train=train_grpo,
+        reads="groups",
+        examples="  bough grpo --train-file groups.jsonl --model runs/dpo/final --output-dir runs/grpo\n"
+        "  bough grpo --agent my_agent.py:play --model smollm2 --max-steps 100 --output-dir runs/grpo",
+        or_plays=True,
+    )
+}

@@ -15,7 +15,7 @@ import yaml
 from pydantic import AfterValidator, Field
 
 from bough.chat.template import ChatTemplate, Spoken, load_template, with_hint
-from bough.commands import table
+from bough.commands.table import stages
 from bough.config.groups import ReportConfig
 from bough.config.run_folder import RunDir
 from bough.data.base import Sample
@@ -281,7 +281,7 @@ def _accepted(folder: Path, recipe: Recipe) -> Path:
     model: Path | None = None
     for stage in plan(recipe):
         here = folder / stage.folder
-        record, kind = StageRecord.read(here), table.stages().get(stage.verb)
+        record, kind = StageRecord.read(here), stages().get(stage.verb)
         if kind is None or record is None or not record.finished:
             continue
         if kind.writes == "model":

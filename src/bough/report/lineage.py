@@ -15,11 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from bough import files as disk
-from bough.commands import table
-from bough.config.groups import CollectConfig
-from bough.config.parts import flattened, leaves
+from bough.commands.table import command, stages
+from bough.config.parts import leaves
 from bough.config.run_folder import RunDir
-from bough.config.yaml_file import YamlFile
 from bough.curation.source import ledger_path
 from bough.data.reader import Reader
 from bough.data.writer import ENDINGS
@@ -92,7 +90,7 @@ class Stage:
     @property
     def defaults(self) -> dict[str, Any]:
         """The default settings."""
-        return {name: leaf.default for name, leaf in leaves(table.command(self.verb).config).items()}
+        return {name: leaf.default for name, leaf in leaves(command(self.verb).config).items()}
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,7 @@ def read_stage(folder: Path) -> Stage:
     if not run.config.exists():
         raise InputError(f"{run.config}: no such file; is this the folder of a run?")
     verb, settings = read_settings(run.config)
-    training = [name for name, stage in table.stages().items() if stage.writes == "model"]
+    training = [name for name, stage in stages().items() if stage.writes == "model"]
     if verb not in training:
         raise InputError(f"{run.config}: these are not the settings of a training stage ({', '.join(training)})")
     ledgers = read_json(run.ledger, [])
@@ -165,22 +163,13 @@ def read_data(written: str, folder: Path, depth: int = 0) -> Data:
         return Data(
             name,
             path,
-            settings=flattened(CollectConfig, read_yaml(path / "config.yaml"))
-            if (path / "config.yaml").is_file()
-            else {},
+            settings=read_settings(path / "config.yaml")[1] if (path / "config.yaml").is_file() else {},
             played=read_json(path / "report.json", {}),
         )
     made = read_json(ledger_path(path), {}) if path.name.endswith(ENDINGS) else {}
     sources = made.get("sources")
     found = [read_data(str(one), path.parent, depth + 1) for one in sources] if isinstance(sources, list) else []
     return Data(name, path, made=made, sources=tuple(found))
-
-
-def read_yaml(file: Path) -> dict[str, Any]:
-    """A settings file."""
-    if not file.exists():
-        raise InputError(f"{file}: no such file; is this the folder of a run?")
-    return YamlFile.read(file).values
 
 
 def read_json(file: Path, otherwise: Any) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bough.chat import hermes
-from bough.commands.table import VERBS, resolve
+from bough.commands import table
 from bough.config import flags
 from bough.types import Message, ToolCall, Turn
 from tests.report.viewer.conftest import Server, serving
@@ -389,7 +389,7 @@ def test_an_empty_page_names_a_command_that_fills_it(tmp_path: Path, tab: Tab, r
         commands = run(read(server.address))
     for command in commands:
         program, verb, *words = shlex.split(command)
-        config = resolve(VERBS[verb].config)
+        config = table.command(verb).config
         flags.parse(config, flags.build(config, f"{program} {verb}", ""), words)
 
 
