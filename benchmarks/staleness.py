@@ -34,7 +34,7 @@ from pathlib import Path
 from measure import machine, table
 
 from bough.config.run_folder import RunDir
-from bough.training.loop import MetricsFile
+from bough.config.run_folder import MetricsFile
 
 COLUMNS = (
     *("step", "eval_success", "success", "reward", "episodes", "sampled_tokens_per_s", "batch_seconds"),

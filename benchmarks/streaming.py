@@ -21,7 +21,7 @@ from typing import Any
 
 from bough.environments.base import Environment, Observation
 from bough.methods.grpo import GRPOConfig, train_grpo
-from bough.training.loop import MetricsFile
+from bough.config.run_folder import MetricsFile
 from bough.types import Task
 
 BATCH, GROUP, TURNS = 4, 4, 4

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from bough.config.run_folder import MetricsFile
 from bough.methods.grpo import GRPOConfig, train_grpo
-from bough.training.loop import MetricsFile
 from tests.blocks import ROOT, shorten
 
 EXAMPLES = ROOT / "examples"

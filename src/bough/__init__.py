@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from bough.commands.data import convert, show, stats, validate, write
     from bough.commands.doctor import Checkup, check, doctor
     from bough.commands.evaluate import Compared, Evaluation, HeldOutMeasures, compare, evaluate
-    from bough.commands.evolve import EvolvedModel, PreferenceAgent, PreferenceGym, evolve
+    from bough.commands.evolve import EvolvedModel, evolve
     from bough.commands.models import LoadedModel, TrainedModel, load
     from bough.commands.objects import Facts, Records
     from bough.commands.play import play
+    from bough.commands.preference import PreferenceAgent, PreferenceGym
     from bough.commands.publish import card, merge, push
     from bough.commands.run import RecipeRun, run
     from bough.commands.serve import RecordingServer, recorded, serve
@@ -52,7 +53,8 @@ _HOMES = {
     "bough.commands.data": ("write",),
     "bough.commands.doctor": ("Checkup", "check"),
     "bough.commands.evaluate": ("Compared", "Evaluation", "HeldOutMeasures", "evaluate"),
-    "bough.commands.evolve": ("EvolvedModel", "PreferenceAgent", "PreferenceGym"),
+    "bough.commands.evolve": ("EvolvedModel",),
+    "bough.commands.preference": ("PreferenceAgent", "PreferenceGym"),
     "bough.commands.models": ("LoadedModel", "TrainedModel", "load"),
     "bough.commands.objects": ("Facts", "Records"),
     "bough.commands.run": ("RecipeRun",),

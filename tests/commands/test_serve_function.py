@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import bough
+from bough.config.run_folder import MetricsFile
 from bough.engines.base import Generated
 from bough.engines.local.request import Request
 from bough.methods.grpo import GRPOConfig, train_grpo
-from bough.training.loop import MetricsFile
 from tests.engines.server.fake import user
 from tests.later import Later
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from bough.config.run_folder import MetricsFile
 from bough.errors import InputError
 from bough.evaluation.intervals import wilson
 from bough.experiments import evolve as loop
@@ -21,7 +22,6 @@ from bough.experiments.generation import Generation, Individual, Score
 from bough.experiments.lessons import RecordLessons
 from bough.experiments.members import Trainees
 from bough.models.resolve import resolve
-from bough.training.loop import MetricsFile
 from bough.types import Call
 from tests.experiments.small import SETTINGS, config, pairs, pairs_file
 

@@ -10,13 +10,13 @@ import torch
 from bough.chat.builder import CallBuilder
 from bough.chat.template import load_template
 from bough.cli import main
+from bough.config.run_folder import MetricsFile
 from bough.errors import InputError, RowError
 from bough.methods.dpo import DPOConfig
 from bough.methods.kto import KTO, Judged, Mismatched, _judged, _sums, divergence, kto_loss, mismatched, partners
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 from bough.policy.reference import Reference
-from bough.training.loop import MetricsFile
 from bough.training.method import Example
 from bough.training.step import Step
 from bough.types import Call, Group, Message, Pair, Task, Trajectory, Turn

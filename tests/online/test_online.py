@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from bough.config.run_folder import MetricsFile
 from bough.data.reader import read
 from bough.engines.local.engine import LocalEngine
 from bough.errors import BoughError, InputError
@@ -19,7 +20,6 @@ from bough.online.source import Watch
 from bough.policy.policy import Policy
 from bough.rollouts.collect import play_attempt
 from bough.rollouts.runner import Attempt
-from bough.training.loop import MetricsFile
 from bough.training.plan import PausedError
 from bough.training.step import Step
 from bough.types import Group, Trajectory

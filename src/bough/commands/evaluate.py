@@ -19,7 +19,6 @@ from bough.data.base import IN_MEMORY
 from bough.errors import short_path
 from bough.evaluation.contest import EvalConfig, contest
 from bough.evaluation.gate import CompareConfig, SideBySide, side_by_side
-from bough.evaluation.held_out import measure
 from bough.evaluation.results import Results
 from bough.files import write_json
 from bough.ledger import Ledger
@@ -238,6 +237,8 @@ def compare_command(config: CompareConfig) -> int:
 
 
 def held_out(config: EvalConfig) -> int:
+    from bough.evaluation.held_out import measure
+
     found = measure(config)
     assert config.held_out.file is not None
     report = {"model": resolve.model_name(config.agent.model[0]), "eval_file": short_path(config.held_out.file)} | found

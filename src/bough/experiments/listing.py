@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from bough.commands import table
-from bough.config.run_folder import RunDir
+from bough.config.run_folder import MetricsFile, RunDir
 from bough.errors import InputError
 from bough.experiments.recipe import FILE_NAME, NAME, plan, read_recipe, read_settings
 from bough.experiments.record import StageRecord, numbers_of
 from bough.ledger import is_finite, plural
-from bough.training.loop import MetricsFile
 
 RESULTS = "results.json"
 

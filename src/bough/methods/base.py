@@ -49,14 +49,15 @@ def training_command(
     `method` makes the method from the settings; or `train` trains by itself. `reads` is the kind of
     data that the method takes from earlier stages of a recipe: demonstrations, pairs or groups.
     """
-    assert (method is None) != (train is None), "a method, or a function that trains"
-    work = train or partial(train_on_data, method)
+    if train is None:
+        assert method is not None, "a method, or a function that trains"
+        train = partial(train_on_data, method)
     return Command(
         config,
-        partial(_run, work),
+        partial(_run, train),
         examples,
         Stage(reads, "model", "final", "output_dir", "train_file", resumes=True, **stage),
-        _function(config, work),
+        _function(config, train),
     )
 
 
@@ -102,7 +103,7 @@ def trained_model(
 ) -> TrainedModel:
     """Trains by settings in which objects may take the place of names."""
     from bough.commands.models import LoadedModel, TemporaryFolder, TrainedModel, model_name
-    from bough.training.loop import MetricsFile
+    from bough.config.run_folder import MetricsFile
 
     method, temporary = config_class.command, TemporaryFolder()
     start = model.save(temporary.path / "start") if isinstance(model, LoadedModel) else model
@@ -152,9 +153,9 @@ COMPARED = {
 
 def _run(work: Train, config: ReportConfig) -> int:
     """Trains and prints the result, in one process for all."""
+    from bough.config.run_folder import MetricsFile
     from bough.policy.processes import Processes
     from bough.terminal import console
-    from bough.training.loop import MetricsFile
 
     trained = work(config)
     if not Processes().first:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor
 
-from bough.config.groups import ReportConfig
 from bough.errors import InputError
 from bough.files import drafting, put_in_place, write_json
 from bough.models.gguf_write import write_gguf
@@ -20,31 +18,6 @@ from bough.policy.adapters import ACTOR, adapted_layers, load_actor
 from bough.policy.load import base_and_adapter, load_model
 from bough.policy.policy import Policy
 from bough.terminal.console import no_bars
-
-
-class MergeConfig(ReportConfig):
-    """Merges an adapter into its base model and writes the result as a model of its own."""
-
-    adapter: Path = Field(description="the folder of the adapter", json_schema_extra={"positional": True})
-    output: Path = Field(
-        description="the folder to write, or a file that ends in .gguf, for llama.cpp",
-        json_schema_extra={"short": "-o"},
-    )
-    gguf_type: Literal["f32", "f16", "bf16", "q8_0"] | None = Field(
-        None, description="data type of the weights in a GGUF file (default: f16)"
-    )
-    model: str | None = Field(None, description="the base model (default: the one named in the adapter)")
-
-    @property
-    def is_gguf(self) -> bool:
-        """Whether the output is one GGUF file."""
-        return self.output.suffix == ".gguf"
-
-    @model_validator(mode="after")
-    def _a_type_needs_its_file(self) -> Self:
-        if self.gguf_type and not self.is_gguf:
-            raise ValueError(f"`gguf_type` needs an `output` that ends in .gguf; it is {self.output}")
-        return self
 
 
 def save_policy(policy: Policy, tokenizer: Any, folder: Path, weights: dict[str, Tensor] | None = None) -> None:
@@ -94,19 +67,20 @@ def _in_order(file: Path) -> None:
 # An adapter written into its base model: a plain model, as a folder or as a GGUF file for llama.cpp.
 
 
-def merge_adapter(config: MergeConfig) -> str:
-    """Writes the merged model to `config.output`; returns the name of the base model."""
-    if config.output.exists():
-        raise InputError(f"{config.output} exists; give another {'file' if config.is_gguf else 'folder'}")
-    base = config.model or base_and_adapter(str(config.adapter))[0]
+def merge_adapter(adapter: Path, output: Path, *, base: str | None = None, gguf_type: str | None = None) -> str:
+    """Writes the merged model to `output`, a folder or a .gguf file; returns the name of the base model."""
+    is_gguf = output.suffix == ".gguf"
+    if output.exists():
+        raise InputError(f"{output} exists; give another {'file' if is_gguf else 'folder'}")
+    base = base or base_and_adapter(str(adapter))[0]
     model = load_model(base, dtype=torch.float32, device=torch.device("cpu"), quantize=False)
-    whole = merged(load_actor(model, config.adapter))
-    has_tokenizer = (config.adapter / "tokenizer.json").is_file()
-    tokenizer = load_tokenizer(str(config.adapter) if has_tokenizer else base)
-    if config.is_gguf:
-        write_gguf(whole, tokenizer, config.output, config.gguf_type or "f16")
+    whole = merged(load_actor(model, adapter))
+    has_tokenizer = (adapter / "tokenizer.json").is_file()
+    tokenizer = load_tokenizer(str(adapter) if has_tokenizer else base)
+    if is_gguf:
+        write_gguf(whole, tokenizer, output, gguf_type or "f16")
     else:
-        _write_folder(whole, tokenizer, config.output)
+        _write_folder(whole, tokenizer, output)
     return base
 
 

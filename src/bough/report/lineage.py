@@ -17,7 +17,7 @@ from typing import Any
 from bough import files as disk
 from bough.commands.table import command, stages
 from bough.config.parts import leaves
-from bough.config.run_folder import RunDir
+from bough.config.run_folder import MetricsFile, RunDir
 from bough.curation.source import ledger_path
 from bough.data.reader import Reader
 from bough.data.writer import ENDINGS
@@ -30,7 +30,6 @@ from bough.models.gguf_read import gguf_source
 from bough.models.resolve import BUILT_IN, HUB_ID
 from bough.terminal.console import printable
 from bough.terminal.tables import fitness_text, mutation_text, short
-from bough.training.loop import MetricsFile
 from bough.types import Pair
 
 HUB_DATA = "hf:"
