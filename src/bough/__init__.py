@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from bough.commands.train import distill, dpo, grpo, sft
     from bough.commands.view import Viewer, export_page, view
     from bough.config.groups import SamplingConfig
+    from bough.curation.advantages import group_advantages
     from bough.data.reader import Reader, read
     from bough.data.writer import Writer
     from bough.engines.local.engine import LocalEngine
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from bough.environments.tools import ToolEnvironment, ToolError, tool
     from bough.errors import BoughError, InputError
     from bough.experiments.listing import ListedRun, list_runs
-    from bough.methods.advantages import group_advantages
     from bough.methods.dpo import Sides, dpo_loss
     from bough.methods.grpo import grpo_loss
     from bough.methods.sft import sft_loss
@@ -76,7 +76,7 @@ _HOMES = {
     "bough.environments.tools": ("ToolEnvironment", "ToolError", "tool"),
     "bough.errors": ("BoughError", "InputError"),
     "bough.experiments.listing": ("ListedRun", "list_runs"),
-    "bough.methods.advantages": ("group_advantages",),
+    "bough.curation.advantages": ("group_advantages",),
     "bough.methods.dpo": ("Sides", "dpo_loss"),
     "bough.methods.grpo": ("grpo_loss",),
     "bough.methods.sft": ("sft_loss",),

@@ -314,7 +314,7 @@ def train_dpo(config: DPOConfig, data: Data | None = None, held_out: Data | None
 def train_grpo(config: GRPOConfig, data: Data | None = None, held_out: Data | None = None) -> Trained:
     """Group-relative policy optimisation on groups: given here, on file, or played in the settings' environment."""
     if config.environment.name is not None:
-        from bough.online.grpo import train_online
+        from bough.methods.grpo_online import train_online
 
         return train_online(config)
     return train(config, GRPO(config), data, held_out)
@@ -322,6 +322,6 @@ def train_grpo(config: GRPOConfig, data: Data | None = None, held_out: Data | No
 
 def train_distill(config: DistillConfig, data: Data | None = None, held_out: Data | None = None) -> Trained:
     """Distillation from a teacher on episodes: given here, on file, or played in the settings' environment."""
-    from bough.online.teacher import distill as train_student
+    from bough.methods.teacher import distill as train_student
 
     return train_student(config, data, held_out)

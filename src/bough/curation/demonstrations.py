@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 
 from bough.config.curation import DemosConfig, GroupsConfig
+from bough.curation.advantages import group_advantages
 from bough.curation.pairs import by_task
 from bough.curation.source import SourcedTrajectory
 from bough.curation.states import actions, task_key
 from bough.environments.rubric import score
 from bough.ledger import Ledger
-from bough.methods.advantages import group_advantages
 from bough.types import Group, Trajectory
 
 

@@ -14,24 +14,17 @@ from typing import TYPE_CHECKING, Self
 from pydantic import Field, model_validator
 
 from bough.config.curation import is_server
-from bough.config.groups import REWARD_TIMEOUT, LimitsConfig, OnlineClusterConfig, RewardWeights, SamplingConfig
-from bough.config.online import (
-    HeldOutTasksConfig,
-    OnlineEnvironmentConfig,
-    OnlineSamplingConfig,
-    RolloutsConfig,
-    SamplerConfig,
-    WatchConfig,
-    check_origin,
-)
+from bough.config.groups import RewardWeights, SamplingConfig
+from bough.config.online import OnlineConfig, RolloutsConfig
 from bough.config.problems import named
-from bough.config.training import OF_FILES, OptimizerConfig, TrainingConfig, TrainingDataConfig, learning_rate_field
+from bough.config.training import OF_FILES, OptimizerConfig, TrainingDataConfig, learning_rate_field
 from bough.data.base import Sample
 from bough.errors import InputError, RowError
 from bough.ledger import Mean
-from bough.methods.examples import CallSource, examples_from, head_of
-from bough.methods.grpo import GroupExample, GRPOConfig, bounded_exp, sampler_logprobs
-from bough.training.method import Data, Examples, Loss, float_vectors, share
+from bough.methods.examples import examples_from, head_of
+from bough.methods.grpo import bounded_exp, sampler_logprobs
+from bough.online.method import FlatKind, GroupExample
+from bough.training.method import CallSource, Data, Examples, Loss, float_vectors, share
 from bough.types import Call, Group, Pair, Trajectory
 
 if TYPE_CHECKING:
@@ -66,7 +59,7 @@ class DistillRolloutsConfig(RolloutsConfig):
     )
 
 
-class DistillConfig(TrainingConfig):
+class DistillConfig(OnlineConfig):
     """On-policy distillation: the student plays, and learns a teacher's distribution over each token it sampled."""
 
     teacher: str = Field(
@@ -85,25 +78,8 @@ class DistillConfig(TrainingConfig):
     )
     data: DistillDataConfig = DistillDataConfig()
     optimizer: DistillOptimizerConfig = DistillOptimizerConfig()
-    environment: OnlineEnvironmentConfig = OnlineEnvironmentConfig()
     rollouts: DistillRolloutsConfig = DistillRolloutsConfig()
-    held_out: HeldOutTasksConfig = HeldOutTasksConfig()
-    watch: WatchConfig = WatchConfig()
-    sampling: OnlineSamplingConfig = OnlineSamplingConfig()
-    limits: LimitsConfig = LimitsConfig()
-    cluster: OnlineClusterConfig = OnlineClusterConfig()
     rewards: RewardWeights = Field({}, description="rewards to record beside the loss, as name=weight")
-    reward_timeout_s: float = Field(60, gt=0, description=REWARD_TIMEOUT)
-
-    @property
-    def reward(self) -> None:
-        """No reward is learnt from."""
-        return
-
-    @property
-    def sampler(self) -> SamplerConfig:
-        """The local engine: the student samples from the weights in training."""
-        return SamplerConfig()
 
     @property
     def teacher_is_server(self) -> bool:
@@ -116,11 +92,6 @@ class DistillConfig(TrainingConfig):
         if given:
             return f"{named(given)} does not go with `environment`: it is for data on file"
         return None
-
-    @model_validator(mode="after")
-    def _a_file_or_an_environment(self) -> Self:
-        check_origin("episodes", self.data.train_file, self.environment, self.held_out, self.optimizer.max_steps)
-        return self
 
     @model_validator(mode="after")
     def _what_a_server_can_tell(self) -> Self:
@@ -147,8 +118,6 @@ class DistillConfig(TrainingConfig):
 
 # Settings that keep some tokens from being sampled.
 CUTS = ("top_p", "top_k", "min_p")
-# The settings of every method that samples while it trains.
-OnlineConfig = GRPOConfig | DistillConfig
 
 
 class Distill:
@@ -189,6 +158,9 @@ class Distill:
             weights=(1.0,) * len(calls),
             denominator=float(sum(len(call.completion_ids) for call in calls)),
         )
+
+    def against_flat(self, kind: FlatKind) -> tuple[str, ...]:  # noqa: ARG002  no rewards are compared
+        return ()
 
     def parts(self, example: GroupExample) -> list[GroupExample]:
         return example.by_call()

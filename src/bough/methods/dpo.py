@@ -37,8 +37,8 @@ from bough.config.training import OptimizerConfig, TrainingConfig, learning_rate
 from bough.data.base import Sample
 from bough.errors import RowError
 from bough.ledger import Mean
-from bough.methods.examples import CallSource, examples_from, head_of
-from bough.training.method import Data, Example, Examples, Loss, float_vectors, share
+from bough.methods.examples import examples_from, head_of
+from bough.training.method import CallSource, Data, Example, Examples, Loss, float_vectors, share
 from bough.types import Call, Pair, Trajectory, Turn
 
 if TYPE_CHECKING:
