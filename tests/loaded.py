@@ -20,7 +20,7 @@ from tests.warm import ADDRESS
 
 MODULES = (
     "bough.methods.grpo", "bough.commands.run", "bough.commands.collect", "bough.commands.evaluate",
-    "bough.commands.curate", "bough.online.grpo",
+    "bough.commands.curate", "bough.methods.grpo_online",
     "bough.methods.example_store", "bough.curation.curate", "bough.engines.local.engine", "bough.policy.save",
     "bough.terminal.tables", "bough.commands.inputs", "bough.worlds.household.environment",
     "concurrent.futures.thread", "rich._emoji_codes",

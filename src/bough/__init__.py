@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from bough.commands.sweep import SweepResult, sweep
     from bough.commands.view import Viewer, export_page, view
     from bough.config.groups import SamplingConfig
+    from bough.curation.advantages import group_advantages
     from bough.data.reader import Reader, read
     from bough.data.writer import Writer
     from bough.engines.local.engine import LocalEngine
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from bough.environments.tools import ToolEnvironment, ToolError, tool
     from bough.errors import BoughError, InputError
     from bough.experiments.listing import ListedRun, list_runs
-    from bough.methods.advantages import group_advantages
     from bough.methods.distill import distill
     from bough.methods.dpo import Sides, dpo, dpo_loss
     from bough.methods.grpo import grpo, grpo_loss
@@ -70,7 +70,7 @@ _HOMES = {
     "bough.environments.tools": ("ToolEnvironment", "ToolError", "tool"),
     "bough.errors": ("BoughError", "InputError"),
     "bough.experiments.listing": ("ListedRun", "list_runs"),
-    "bough.methods.advantages": ("group_advantages",),
+    "bough.curation.advantages": ("group_advantages",),
     "bough.methods.dpo": ("Sides", "dpo_loss"),
     "bough.methods.grpo": ("grpo_loss",),
     "bough.methods.sft": ("sft_loss",),

@@ -178,7 +178,7 @@ def test_settings_are_composed_not_inherited_from_several_classes():
     ours = [config for config in every(Config) if config.__module__.startswith("bough.")]
     assert len(ours) > 40
     assert [config.__name__ for config in ours if len(config.__bases__) > 1] == []
-    assert max(config.__mro__.index(Config) for config in ours) <= 3
+    assert max(config.__mro__.index(Config) for config in ours) <= 4  # GRPO, online, training, report
 
 
 @pytest.mark.parametrize("name", ["sft", "dpo", "grpo", "collect", "pairs", "eval", "doctor"])

@@ -507,7 +507,7 @@ def test_a_judges_ranking_of_each_group_is_compared_and_its_cost_is_a_metric(
 
 
 def test_a_file_or_a_world_but_not_both(tmp_path: Path):
-    with pytest.raises(InputError, match="groups come from train_file, environment or agent"):
+    with pytest.raises(InputError, match="the data come from train_file, environment or agent"):
         GRPOConfig(output_dir=tmp_path)
     with pytest.raises(InputError, match="max_steps is required with environment"):
         train_grpo(settings(tmp_path, max_steps=None))

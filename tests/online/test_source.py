@@ -9,10 +9,11 @@ from bough.chat.builder import CallBuilder
 from bough.chat.template import load_template
 from bough.config.run_folder import MetricsFile
 from bough.ledger import Ledger
-from bough.methods.examples import CallSource
-from bough.methods.grpo import GRPO, GroupExample, train_grpo
+from bough.methods.grpo import GRPO, train_grpo
 from bough.online.files import BatchFile
+from bough.online.method import GroupExample
 from bough.online.source import OnlineSource
+from bough.training.method import CallSource
 from bough.training.plan import Batch
 from bough.types import Group
 from tests.online.test_online import settings

@@ -9,13 +9,13 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from bough.config.groups import REWARD_TIMEOUT, REWARDS, RewardWeights
+from bough.curation.advantages import group_advantages
 from bough.curation.pairs import by_task
 from bough.curation.rounds import REWARD
 from bough.curation.source import CurationConfig, SourcedTrajectory
 from bough.curation.states import actions, task_key
 from bough.environments.rubric import score
 from bough.ledger import Ledger
-from bough.methods.advantages import group_advantages
 from bough.types import Group, Trajectory
 
 

@@ -24,8 +24,8 @@ from bough.files import derived_seed
 from bough.ledger import Mean, add_metrics
 from bough.methods.dpo import DPO, DPOConfig
 from bough.methods.grpo import GRPOConfig
+from bough.methods.grpo_online import OnlineGRPO
 from bough.methods.sft import SFT, SFTConfig
-from bough.online.grpo import OnlineGRPO
 from bough.policy.adapters import lora
 from bough.policy.population import Population
 from bough.training.method import Data, Example, Examples, Loss, Method

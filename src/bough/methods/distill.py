@@ -14,32 +14,22 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import Field, model_validator
 
 from bough.config.groups import (
-    REWARD_TIMEOUT,
-    LimitsConfig,
-    OnlineClusterConfig,
     RewardWeights,
     SamplingConfig,
     is_server,
 )
 from bough.config.keywords import settings_of
-from bough.config.online import (
-    HeldOutTasksConfig,
-    OnlineEnvironmentConfig,
-    OnlineSamplingConfig,
-    RolloutsConfig,
-    SamplerConfig,
-    WatchConfig,
-    check_origin,
-)
+from bough.config.online import OnlineConfig, RolloutsConfig
 from bough.config.problems import named
-from bough.config.training import OF_FILES, OptimizerConfig, TrainingConfig, TrainingDataConfig, learning_rate_field
+from bough.config.training import OF_FILES, OptimizerConfig, TrainingDataConfig, learning_rate_field
 from bough.data.base import Sample
 from bough.errors import InputError, RowError
 from bough.ledger import Mean
 from bough.methods.base import trained_model, training_command
-from bough.methods.examples import CallSource, examples_from, head_of
-from bough.methods.grpo import GroupExample, GRPOConfig, bounded_exp, sampler_logprobs
-from bough.training.method import Data, Examples, Loss, float_vectors, share
+from bough.methods.examples import examples_from, head_of
+from bough.methods.grpo import bounded_exp, sampler_logprobs
+from bough.online.method import FlatKind, GroupExample
+from bough.training.method import CallSource, Data, Examples, Loss, float_vectors, share
 from bough.types import Call, Group, Pair, Trajectory
 
 if TYPE_CHECKING:
@@ -77,7 +67,7 @@ class DistillRolloutsConfig(RolloutsConfig):
     )
 
 
-class DistillConfig(TrainingConfig):
+class DistillConfig(OnlineConfig):
     """On-policy distillation: the student plays, and learns a teacher's distribution over each token it sampled."""
 
     command = "distill"
@@ -98,25 +88,8 @@ class DistillConfig(TrainingConfig):
     )
     data: DistillDataConfig = DistillDataConfig()
     optimizer: DistillOptimizerConfig = DistillOptimizerConfig()
-    environment: OnlineEnvironmentConfig = OnlineEnvironmentConfig()
     rollouts: DistillRolloutsConfig = DistillRolloutsConfig()
-    held_out: HeldOutTasksConfig = HeldOutTasksConfig()
-    watch: WatchConfig = WatchConfig()
-    sampling: OnlineSamplingConfig = OnlineSamplingConfig()
-    limits: LimitsConfig = LimitsConfig()
-    cluster: OnlineClusterConfig = OnlineClusterConfig()
     rewards: RewardWeights = Field({}, description="rewards to record beside the loss, as name=weight")
-    reward_timeout_s: float = Field(60, gt=0, description=REWARD_TIMEOUT)
-
-    @property
-    def reward(self) -> None:
-        """No reward is learnt from."""
-        return
-
-    @property
-    def sampler(self) -> SamplerConfig:
-        """The local engine: the student samples from the weights in training."""
-        return SamplerConfig()
 
     @property
     def teacher_is_server(self) -> bool:
@@ -129,11 +102,6 @@ class DistillConfig(TrainingConfig):
         if given:
             return f"{named(given)} does not go with `environment`: it is for data on file"
         return None
-
-    @model_validator(mode="after")
-    def _a_file_or_an_environment(self) -> Self:
-        check_origin("episodes", self.data.train_file, self.environment, self.held_out, self.optimizer.max_steps)
-        return self
 
     @model_validator(mode="after")
     def _what_a_server_can_tell(self) -> Self:
@@ -160,8 +128,6 @@ class DistillConfig(TrainingConfig):
 
 # Settings that keep some tokens from being sampled.
 CUTS = ("top_p", "top_k", "min_p")
-# The settings of every method that samples while it trains.
-OnlineConfig = GRPOConfig | DistillConfig
 
 
 class Distill:
@@ -202,6 +168,9 @@ class Distill:
             weights=(1.0,) * len(calls),
             denominator=float(sum(len(call.completion_ids) for call in calls)),
         )
+
+    def against_flat(self, kind: FlatKind) -> tuple[str, ...]:  # noqa: ARG002  no rewards are compared
+        return ()
 
     def parts(self, example: GroupExample) -> list[GroupExample]:
         return example.by_call()
@@ -266,7 +235,7 @@ def sampled_reverse_kl(
 
 def train_distill(config: DistillConfig, data: Data | None = None, held_out: Data | None = None) -> Trained:
     """Distillation from a teacher on episodes: given here, on file, or played in the settings' environment."""
-    from bough.online.teacher import distill as train_student
+    from bough.methods.teacher import distill as train_student
 
     return train_student(config, data, held_out)
 

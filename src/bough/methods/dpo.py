@@ -39,8 +39,8 @@ from bough.data.base import Sample
 from bough.errors import RowError
 from bough.ledger import Mean
 from bough.methods.base import train_on_data, trained_model, training_command
-from bough.methods.examples import CallSource, examples_from, head_of
-from bough.training.method import Data, Example, Examples, Loss, float_vectors, share
+from bough.methods.examples import examples_from, head_of
+from bough.training.method import CallSource, Data, Example, Examples, Loss, float_vectors, share
 from bough.types import Call, Pair, Trajectory, Turn
 
 if TYPE_CHECKING:

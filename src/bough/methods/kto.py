@@ -22,8 +22,8 @@ from bough.environments.rubric import score
 from bough.errors import InputError, RowError
 from bough.ledger import Mean
 from bough.methods.dpo import DPOConfig, whole
-from bough.methods.examples import CallSource, examples_from, head_of
-from bough.training.method import Columns, Data, Example, Examples, Loss, float_vectors, share
+from bough.methods.examples import examples_from, head_of
+from bough.training.method import CallSource, Columns, Data, Example, Examples, Loss, float_vectors, share
 from bough.types import Call, Group, Pair, Trajectory
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from typing import Any, Self
 import torch
 
 from bough.chat.template import load_template
+from bough.config.online import OnlineConfig
 from bough.engines.local.engine import LocalEngine
 from bough.environments.base import Environment
 from bough.errors import InputError
 from bough.event_loop import BackgroundLoop
-from bough.methods.distill import OnlineConfig
 from bough.online.samplers import ByName, HeldTokens, Meter, NewestTokens, News, OneAtATime, TemperatureAgents, Versions
 from bough.policy.adapters import ACTOR, AdapterWeights
 from bough.policy.load import base_and_adapter, load_model
@@ -41,9 +41,9 @@ class ClusterSampler:
     def __init__(
         self, config: OnlineConfig, policy: Policy, environment_class: type[Environment], loop: BackgroundLoop
     ) -> None:
-        if config.sampler.engine != "local":
+        if config.sampled_by.engine != "local":
             raise InputError(
-                f"--engine {config.sampler.engine} does not go with --cluster: workers sample by themselves"
+                f"--engine {config.sampled_by.engine} does not go with --cluster: workers sample by themselves"
             )
         self.overlaps = config.rollouts.max_staleness > 0
         self._policy, self._loop = policy, loop

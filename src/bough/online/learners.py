@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
+from bough.config.online import OnlineConfig
 from bough.errors import InputError
 from bough.event_loop import StoppedError
 from bough.files import read_json
-from bough.methods.distill import Distill, DistillConfig, OnlineConfig
-from bough.methods.grpo import GRPO, GroupExample, GRPOConfig
+from bough.online.method import GroupExample, OnlineMethod
 from bough.online.schedule import shares
 from bough.online.source import OnlineSource
 from bough.policy.policy import Policy
@@ -20,7 +20,7 @@ from bough.policy.processes import ProcessLostError
 from bough.training.plan import Batch
 from bough.training.run import Run, Trained
 
-C = TypeVar("C", GRPOConfig, DistillConfig)
+C = TypeVar("C", bound=OnlineConfig)
 
 
 def with_learners(config: C, train: Callable[[C], Trained]) -> Trained:
@@ -57,7 +57,7 @@ class _Step:
 class SharedSource:
     """A `Source` in each process. Only the first one builds environments and a sampler."""
 
-    def __init__(self, run: Run[Any], method: GRPO | Distill, policy: Policy, *, see: See | None = None) -> None:
+    def __init__(self, run: Run[Any], method: OnlineMethod, policy: Policy, *, see: See | None = None) -> None:
         """`see` is called in every process with the numbers of each batch, and may add metrics to them."""
         config: OnlineConfig = run.config
         self._run, self._processes, self._see, self._policy = run, run.processes, see, policy

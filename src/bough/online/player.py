@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 from bough.chat.template import ChatTemplate
+from bough.config.online import OnlineConfig
 from bough.data.reader import read
 from bough.engines.local.draw import cuts
 from bough.environments.base import Environment
@@ -25,7 +26,6 @@ from bough.environments.tasks import configured, digest, identity, tasks_of
 from bough.errors import BoughError, InputError
 from bough.event_loop import BackgroundLoop, Interrupts, StopRequestedError
 from bough.ledger import plural
-from bough.methods.distill import OnlineConfig
 from bough.online.files import EpisodeFiles
 from bough.online.samplers import Meter, MeteredEngine, Sampler, TemperatureAgents, open_sampler
 from bough.online.schedule import EpisodeStream, TaskPool
@@ -66,7 +66,7 @@ class Player:
         self.config, self._interrupts = config, interrupts or Interrupts()
         self.environment_class = configured(find(config.environment.name), config.environment.options)
         self.rubric = Rubric(config.rewards, timeout_s=config.reward_timeout_s) if config.rewards else None
-        self.reward = learnt_reward(config)
+        self.reward = config.learnt_reward
         self.cuts = cuts(config.sampling)
         if self.cuts:
             log.warning(
@@ -211,11 +211,6 @@ class Player:
     def _all_tasks(self, split: str, file: Path | None) -> Iterator[Task]:
         options, seed = self.config.environment.options, self.config.seed
         return tasks_of(self.environment_class, options=options, split=split, task_file=file, seed=seed)
-
-
-def learnt_reward(config: OnlineConfig) -> str | None:
-    """The reward that is learnt from; None for the outcome."""
-    return config.reward or ("total" if config.rewards else None)
 
 
 # Recorded episodes that groups of attempts start in the middle of.

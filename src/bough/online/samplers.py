@@ -14,11 +14,11 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from bough.chat.template import ChatTemplate
+from bough.config.online import OnlineConfig
 from bough.engines.base import EngineError, Generated, StreamingTokenEngine, TokenEngine
 from bough.engines.chat import TemplateEngine
 from bough.engines.local.engine import LocalEngine
 from bough.event_loop import BackgroundLoop
-from bough.methods.distill import OnlineConfig
 from bough.policy.adapters import AdapterWeights
 from bough.policy.policy import Policy
 from bough.policy.recorded import uses_dropout
@@ -112,7 +112,7 @@ class LocalSampler:
 
 def open_sampler(config: OnlineConfig, policy: Policy, template: ChatTemplate, loop: BackgroundLoop) -> TokenSampler:
     """The sampler that the settings name. `loop` is the event loop that episodes are played on."""
-    if config.sampler.engine == "local":
+    if config.sampled_by.engine == "local":
         return LocalSampler(config, policy, template)
     from bough.online.vllm import open_vllm
 

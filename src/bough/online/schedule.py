@@ -32,7 +32,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from bough.errors import RowError
 from bough.event_loop import BackgroundLoop, StopRequestedError
-from bough.methods.grpo import GroupExample
+from bough.online.method import GroupExample
 from bough.policy.processes import deal
 from bough.rollouts.collect import Tally, play_attempt
 from bough.rollouts.runner import Attempt, Runner, spare_what_is_loaded

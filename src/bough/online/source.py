@@ -23,21 +23,20 @@ from torch import Tensor
 
 from bough.chat.builder import CallBuilder
 from bough.chat.template import ChatTemplate
-from bough.config.online import WatchConfig
+from bough.config.online import OnlineConfig, WatchConfig
 from bough.config.run_folder import RunDir
 from bough.engines.base import EngineError
 from bough.environments.rubric import RewardTimeoutError
 from bough.errors import BoughError, RowError
 from bough.event_loop import Interrupts, StopRequestedError
 from bough.ledger import Ledger
-from bough.methods.distill import Distill, OnlineConfig
-from bough.methods.examples import CallSource
-from bough.methods.grpo import GRPO, GroupExample
 from bough.online.files import BatchFile, EpisodeFiles, Stamp, Stamper, remove_drafts
 from bough.online.gather import Gatherer, distances
+from bough.online.method import GroupExample, OnlineMethod
 from bough.online.player import LostError, Player
 from bough.policy.policy import Policy
 from bough.rollouts.ray import ClusterLostError
+from bough.training.method import CallSource
 from bough.training.plan import Batch, PausedError
 
 log = logging.getLogger(__name__)
@@ -63,7 +62,7 @@ class OnlineSource:
     def __init__(
         self,
         config: OnlineConfig,
-        method: GRPO | Distill,
+        method: OnlineMethod,
         policy: Policy,
         template: ChatTemplate,
         run: RunDir,

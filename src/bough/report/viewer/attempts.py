@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from bough.curation.advantages import group_advantages
 from bough.environments.rubric import score
-from bough.methods.advantages import group_advantages
 from bough.report.viewer.contents import goal
 from bough.report.viewer.index import Index
 from bough.report.viewer.queries import lines_of_task, neighbours

@@ -14,12 +14,12 @@ from typing import Any, Literal
 from bough.chat import hermes
 from bough.chat.forms import MalformedError
 from bough.config.parts import leaves
+from bough.curation.advantages import group_advantages
 from bough.data.base import Sample
 from bough.environments.rubric import score
 from bough.errors import BoughError, InputError, RowError
 from bough.experiments.recipe import read_settings
 from bough.files import open_file, text_digest
-from bough.methods.advantages import group_advantages
 from bough.report.viewer.contents import fetch, goal
 from bough.report.viewer.index import Index
 from bough.report.viewer.queries import lines_of_task, neighbours

@@ -6,8 +6,7 @@ from benchmarks.credit import Chain, by_graph, by_state, measure, plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.errors import RowError
-from bough.methods.advantages import (
+from bough.curation.advantages import (
     StateLevel,
     Step,
     compare_by_state,
@@ -16,6 +15,7 @@ from bough.methods.advantages import (
     lookahead,
     state_call_advantages,
 )
+from bough.errors import RowError
 from bough.methods.grpo import GRPO, GRPOConfig
 from bough.types import Group, Message, Task, Trajectory, Turn
 

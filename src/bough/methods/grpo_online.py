@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bough.errors import InputError
-from bough.methods.grpo import GRPO, GroupExample, GRPOConfig
+from bough.methods.grpo import GRPO, GRPOConfig
 from bough.online.learners import SharedSource, with_learners
-from bough.online.player import learnt_reward
+from bough.online.method import FlatKind, GroupExample
 from bough.training.run import Trained, opened
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ class OnlineGRPO(GRPO):
     """GRPO on groups that the policy in training has just sampled; a reference is only needed for a divergence."""
 
     def __init__(self, config: GRPOConfig) -> None:
-        super().__init__(config.model_copy(update={"reward": learnt_reward(config)}))
+        super().__init__(config.model_copy(update={"reward": config.learnt_reward}))
         self.needs_reference = config.kl_coef > 0
 
     def see(self, values: dict[str, Any]) -> dict[str, float]:
@@ -46,6 +46,32 @@ class OnlineGRPO(GRPO):
                 for part, now in zip(parts, found, strict=True)
             ]
         )
+
+    def against_flat(self, kind: FlatKind) -> Iterator[str]:
+        config, rollouts = self.config, self.config.rollouts
+        temperatures, highest = config.sampling.temperatures, max(config.sampling.all_temperatures)
+        if kind == "same":
+            yield f"{'--temperatures' if temperatures else 'a --temperature'} above {highest:g}"
+            if not temperatures:
+                yield f"--temperatures {highest:g} {highest * 1.5:g}"
+            if not config.entropy_coef:
+                yield "--entropy-coef 0.001 from the start of training"
+            return
+        if kind == "succeeded":
+            yield "harder tasks"
+            if config.advantage not in ("state", "graph"):
+                yield "--advantage state, which also compares the steps of attempts that all succeed"
+            if not config.rewards:
+                yield "--rewards with a part for shorter episodes, such as steps=0.5"
+        else:
+            yield "easier tasks"
+            if rollouts.reset_file is None:
+                yield "--reset-file with successful episodes, to start near the goal"
+            if not config.rewards:
+                yield "--rewards with a part for progress, such as progress=0.5"
+            yield f"--group-size above {rollouts.group_size}"
+        if rollouts.task_pool is None:
+            yield "--task-pool, which draws tasks with mixed results more often"
 
 
 def train_online(config: GRPOConfig) -> Trained:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from bough.methods.advantages import call_advantages, group_advantages, step_advantages, turn_advantages
+from bough.curation.advantages import call_advantages, group_advantages, step_advantages, turn_advantages
 from bough.types import Group, Message, Task, Trajectory, Turn
 
 REWARD = st.floats(-1e6, 1e6)
