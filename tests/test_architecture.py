@@ -23,7 +23,10 @@ def modules() -> list[Path]:
 
 
 def room_of(module: str) -> str:
-    """The room of a module, given by its name without `bough.`; the table of commands and what their functions take are rooms by themselves."""
+    """The room of a module, given by its name without `bough.`.
+
+    The table of commands, and what their functions take in place of names, are rooms of their own.
+    """
     return module if module in PLACE else module.split(".")[0]
 
 

@@ -167,9 +167,8 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(_HOME[name]), name)
     from bough.commands import table
 
-    if name in __all__:  # a command: `stats` is that of `bough data stats`
-        [row] = [row for command, row in table.TABLE.items() if command.split()[-1] == name]
-        return getattr(import_module(row.module), name)
+    if name in __all__:  # a command, or one of `bough data`
+        return getattr(import_module((table.TABLE.get(name) or table.TABLE[f"data {name}"]).module), name)
     if not name.startswith("_") and name in table.names() and (function := table.command(name).function) is not None:
         return function
     raise AttributeError(f"module 'bough' has no attribute {name!r}")

@@ -84,7 +84,7 @@ def _dispatch(arguments: list[str]) -> int:
     if not words or words[0] in known:
         print(_overview(words[0] if words else ""))
         rest = arguments[1:] if words else arguments
-        return 0 if not arguments or {"-h", "--help"} & set(rest) else _unknown_verb(words, rest)
+        return 0 if not arguments or {"-h", "--help", "--help-all"} & set(rest) else _unknown_verb(words, rest)
     raise InputError(f"bough {words[0]} is not a command{did_you_mean(words[0], sorted(known))}")
 
 
@@ -102,8 +102,9 @@ def _run(name: str, arguments: list[str]) -> int:
         from bough.config import flags
 
         command = table.command(name)
-        parser = flags.build(command.config, f"bough {name}", command.examples)
-        if {"-h", "--help"} & set(arguments):
+        shown = () if "--help-all" in arguments else command.essential
+        parser = flags.build(command.config, f"bough {name}", command.examples, shown)
+        if {"-h", "--help", "--help-all"} & set(arguments):
             parser.print_help()
             return 0
 

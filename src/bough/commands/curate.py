@@ -265,6 +265,12 @@ COMMANDS = {
         "  bough pairs runs/collect --also runs/demonstrations --kinds parting failure_mode -o pairs.jsonl\n"
         "  bough pairs runs/collect --kinds counterfactual --model runs/sft/final --max-episodes 500 -o pairs.jsonl",
         stage=Stage("trajectories", "pairs", "pairs.jsonl", "output", "file", one_file=True),
+        essential=(
+            *("file", "also", "output", "overwrite", "as_json", "reward", "kinds", "environment", "seed"),
+            *("match", "per_task", "progress_margin", "reasons", "rules", "better", "caps", "shares"),
+            *("samples", "scouts", "plays", "certainty", "max_episodes", "concurrency"),
+            *("model", "adapter", "engine", "base_url", "temperature", "max_new_tokens", "max_turns"),
+        ),
     ),
     "groups": Command(
         GroupsConfig,

@@ -267,6 +267,12 @@ COMMANDS = {
         "  bough eval --model smollm2 --model runs/dpo/final --environment household --output runs/eval\n"
         "  bough eval --model runs/sft/final --eval-file held-out.jsonl",
         stage=Stage(None, "evaluation", "results.json", "output"),
+        essential=(
+            *("model", "adapter", "engine", "base_url", "chat_template", "environment", "options", "own_agent"),
+            *("split", "task_file", "tasks", "attempts", "seed", "output", "overwrite", "as_json"),
+            *("temperature", "max_new_tokens", "max_turns", "concurrency", "stop_width", "level", "against"),
+            *("eval_file", "max_length", "cluster", "workers"),
+        ),
     ),
     "compare": Command(
         CompareConfig,

@@ -71,6 +71,7 @@ class Command:
 
     `run` does the work of the command line and prints; it returns the exit code. `function` is
     the Python function of a method that an installed package brings; the others are in `bough`.
+    `essential` are the settings that `--help` explains, of a command with many; `--help-all` explains all.
     """
 
     config: type[Config]
@@ -78,6 +79,7 @@ class Command:
     examples: str = ""
     stage: Stage | None = None
     function: Callable[..., Any] | None = None
+    essential: tuple[str, ...] = ()
 
 
 TABLE: dict[str, Row] = {

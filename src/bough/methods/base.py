@@ -10,7 +10,7 @@ and a line that makes it a command:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,19 @@ if TYPE_CHECKING:
     from bough.training.method import Data
     from bough.training.run import Trained
 
+# The settings of every method that `--help` explains.
+ESSENTIAL = (
+    *("model", "adapter", "output_dir", "resume", "overwrite", "seed", "as_json"),
+    *("train_file", "eval_file", "max_length"),
+    *("use_lora", "lora_r", "lora_alpha", "qlora"),
+    *("learning_rate", "num_epochs", "max_steps", "batch_size"),
+    *("token_budget", "bf16", "save_steps", "report_to"),
+)
+# The same of a method that samples while it trains.
+ESSENTIAL_ONLINE = (
+    *("environment", "options", "own_agent", "rewards", "group_size", "concurrency", "max_staleness"),
+    *("temperature", "max_new_tokens", "max_turns", "eval_every", "eval_tasks"),
+)
 # What trains by the settings: on the data of the settings' files, or on that given here.
 Train = Callable[..., "Trained"]
 
@@ -42,12 +55,14 @@ def training_command(
     reads: str,
     train: Train | None = None,
     examples: str = "",
+    essential: Sequence[str] = (),
     **stage: Any,
 ) -> Command:
     """The command of a training method.
 
     `method` makes the method from the settings; or `train` trains by itself. `reads` is the kind of
     data that the method takes from earlier stages of a recipe: demonstrations, pairs or groups.
+    `essential` are the settings of its own that `--help` explains, besides those that every method has.
     """
     if train is None:
         assert method is not None, "a method, or a function that trains"
@@ -58,6 +73,7 @@ def training_command(
         examples,
         Stage(reads, "model", "final", "output_dir", "train_file", resumes=True, **stage),
         _function(config, train),
+        (*ESSENTIAL, *essential),
     )
 
 

@@ -25,7 +25,7 @@ from bough.config.training import OF_FILES, OptimizerConfig, TrainingDataConfig,
 from bough.data.base import Sample
 from bough.errors import InputError, RowError
 from bough.ledger import Mean
-from bough.methods.base import trained_model, training_command
+from bough.methods.base import ESSENTIAL_ONLINE, trained_model, training_command
 from bough.methods.examples import examples_from, head_of
 from bough.methods.grpo import bounded_exp, sampler_logprobs
 from bough.online.method import FlatKind, GroupExample
@@ -277,6 +277,7 @@ COMMANDS = {
     "distill": training_command(
         DistillConfig,
         train=train_distill,
+        essential=(*ESSENTIAL_ONLINE, "teacher", "beta", "server_model"),
         reads="groups",
         examples="  bough distill --teacher Qwen/Qwen3-4B --model Qwen/Qwen3-0.6B --environment household "
         "--max-steps 200 --output-dir runs/distill\n"

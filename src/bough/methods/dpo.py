@@ -66,7 +66,9 @@ class DPOOptimizerConfig(OptimizerConfig):
 
 
 class DPOConfig(TrainingConfig):
-    """Direct preference optimisation: chosen becomes likelier than rejected, measured against a reference."""
+    """Direct preference optimisation: given the same history, the chosen reply becomes more likely than the rejected
+    one, relative to the model that the stage started from.
+    """
 
     command = "dpo"
 
@@ -332,6 +334,7 @@ COMMANDS = {
     "dpo": training_command(
         DPOConfig,
         train=train_dpo,
+        essential=("loss_type", "beta", "label_smoothing", "nll_alpha", "gamma", "eval_steps"),
         reads="pairs",
         examples="  bough dpo --train-file pairs.jsonl --model runs/sft/final --beta 0.1 --output-dir runs/dpo",
     )

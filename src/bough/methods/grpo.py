@@ -27,7 +27,7 @@ from bough.data.base import Sample
 from bough.environments.rubric import score
 from bough.errors import InputError, RowError
 from bough.ledger import Mean
-from bough.methods.base import train_on_data, trained_model, training_command
+from bough.methods.base import ESSENTIAL_ONLINE, train_on_data, trained_model, training_command
 from bough.methods.examples import examples_from, head_of
 from bough.online.method import GroupExample
 from bough.training.method import CallSource, Data, Examples, Loss, float_vectors, share
@@ -268,7 +268,11 @@ class GRPOOptimizerConfig(OptimizerConfig):
 
 
 class GRPOConfig(OnlineConfig):
-    """Group-relative policy optimisation: on groups of attempts on file, or played in an environment while training."""
+    """Group-relative policy optimisation: several attempts at each task are compared; those with a reward above the
+    group's mean become more likely.
+
+    The attempts are on file, or played in an environment while training.
+    """
 
     command = "grpo"
 
@@ -558,6 +562,7 @@ COMMANDS = {
     "grpo": training_command(
         GRPOConfig,
         train=train_grpo,
+        essential=(*ESSENTIAL_ONLINE, "reward", "advantage", "clip_low", "clip_high", "kl_coef", "engine"),
         reads="groups",
         examples="  bough grpo --train-file groups.jsonl --model runs/dpo/final --output-dir runs/grpo\n"
         "  bough grpo --agent my_agent.py:play --model smollm2 --max-steps 100 --output-dir runs/grpo",

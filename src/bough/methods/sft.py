@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 
 class SFTConfig(TrainingConfig):
-    """Supervised fine-tuning: the model learns to answer as the trajectories did."""
+    """Supervised fine-tuning: the model learns to reply as in the demonstrations; only replies are trained, never
+    observations.
+    """
 
     command = "sft"
 
@@ -195,6 +197,7 @@ COMMANDS = {
     "sft": training_command(
         SFTConfig,
         train=train_sft,
+        essential=("step_weighted_loss", "eval_steps", "early_stopping_patience", "curriculum", "lora_dropout"),
         reads="demonstrations",
         examples="  bough sft --train-file sft.jsonl --model smollm2 --output-dir runs/sft\n"
         "  bough sft --config train.yaml --learning-rate 1e-5",

@@ -498,21 +498,6 @@ def shortened(value: Any) -> Any:
 
 # The training sections of a card: the aim, the data and the settings of each stage.
 
-METHODS = {
-    "sft": "Supervised fine-tuning",
-    "dpo": "Direct preference optimisation",
-    "grpo": "Group-relative policy optimisation",
-    "evolve": "Evolution of a population of adapters",
-}
-AIMS = {
-    "sft": "The model learns to reply as in the demonstrations; only replies are trained, never observations.",
-    "dpo": "Given the same history, the chosen reply becomes more likely than the rejected one, relative to the "
-    "model that the stage started from.",
-    "grpo": "Several attempts at each task are compared; those with a reward above the group's mean become "
-    "more likely.",
-    "evolve": "Several adapters are trained with different settings; the fittest on held-out data have children with "
-    "changed settings, and the fittest of the last generation is this model.",
-}
 REASONS = {
     "loop": "repeats an earlier action with the same result, without progress",
     "loop_prev_action": "repeats the previous action without progress",
@@ -547,7 +532,7 @@ def objective(about: str, lineage: Lineage) -> Iterator[str]:
     if about:
         yield plain(about)
     for stage in lineage.stages:
-        yield f"**{METHODS[stage.verb]}** ({plain(stage.name)}). {AIMS[stage.verb]}"
+        yield f"**{stage.method}** ({plain(stage.name)}). {stage.aim}"
 
 
 def pipeline(base: BaseModel, lineage: Lineage) -> str:
@@ -558,7 +543,7 @@ def pipeline(base: BaseModel, lineage: Lineage) -> str:
     for number, stage in enumerate(lineage.stages, 1):
         last = stage is lineage.last
         bar = " " if last else "│"
-        lines += ["│", f"{'└' if last else '├'}── {number}. {stage.name}: {METHODS[stage.verb]}"]
+        lines += ["│", f"{'└' if last else '├'}── {number}. {stage.name}: {stage.method}"]
         lines[-1] += " (this model)" if last else ""
         lines += [f"{bar}      {fact}" for fact in _facts(stage)]
     return "\n".join(lines)

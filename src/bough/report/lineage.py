@@ -7,6 +7,7 @@ in the folders of earlier stages.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -85,6 +86,23 @@ class Stage:
     @property
     def weights(self) -> Path:
         return RunDir(self.folder).final
+
+    @property
+    def method(self) -> str:
+        """What the stage does, in a few words: what the description of its settings begins with."""
+        return self._described[0]
+
+    @property
+    def aim(self) -> str:
+        """The same in a sentence."""
+        text = self._described[1]
+        return text[:1].upper() + text[1:]
+
+    @property
+    def _described(self) -> tuple[str, str]:
+        paragraph = (inspect.getdoc(command(self.verb).config) or self.verb).split("\n\n")[0]
+        method, _, aim = paragraph.replace("\n", " ").partition(": ")
+        return method, aim
 
     @property
     def defaults(self) -> dict[str, Any]:
