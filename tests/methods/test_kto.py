@@ -132,6 +132,12 @@ def test_a_mismatched_call_is_a_prompt_with_the_answer_of_the_record_before():
     assert [example.calls[1].prompt_ids for example in examples] == [row[0] for row in ROWS]
 
 
+def test_only_own_calls_count_as_trained():
+    examples = list(Mismatched([judged([1], [2, 3], True, "a"), judged([4], [5], False, "b")], None))
+    assert [len(example.calls) for example in examples] == [2, 2]
+    assert [example.num_trained for example in examples] == [2, 1]
+
+
 def test_attempts_at_one_task_are_not_each_others_partners():
     assert partners(["a", "a", "b", "b", "b", "c"]) == [5, 5, 1, 1, 1, 4]
     assert partners(["a", "b", "a"]) == [1, 0, 1]

@@ -138,8 +138,9 @@ NAMED_BY_PART = {"environment": "name", "cluster": "address"}
 PARTS = (*NAMED_BY_PART, "agent")
 # Settings of a command that change settings of a recipe.
 CHANGES = ("set", "vary")
-# Settings that are mappings with any keys.
+# Settings that are mappings with any keys, and how the name of an option begins that lets code do more than it may.
 OPEN = ("options", "rule_options")
+UNSAFE = "unsafe_"
 # Environments of installed packages, by the names those packages gave them. With a second colon
 # gymnasium imports a module, and the other adapters run commands or contact servers.
 OF_A_PACKAGE = re.compile(r"(?:gymnasium|textarena):[^:]+")
@@ -155,10 +156,14 @@ def code_in(settings: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     for key, given in settings.items():
         if key in SETTINGS and not (key in PARTS and isinstance(given, Mapping)):
             yield from ((key, key, name) for name in _code(given))
-        elif isinstance(given, Mapping) and key not in OPEN:
+        elif key in OPEN:
+            yield from ((f"{key}.{name}", key, name) for name in _unsafe(given))
+        elif isinstance(given, Mapping):
             for inside, value in given.items():
                 setting = key if NAMED_BY_PART.get(key) == inside else str(inside)
-                if setting in SETTINGS:
+                if setting in OPEN:
+                    yield from ((f"{key}.{inside}.{name}", setting, name) for name in _unsafe(value))
+                elif setting in SETTINGS:
                     yield from ((f"{key}.{inside}", setting, name) for name in _code(value))
 
 
@@ -168,6 +173,12 @@ def code_in_change(key: str, value: Any) -> Iterator[str]:
     # The key may end in a setting or in one inside a part, or the value may give several settings.
     meant = [{last: value}, {part: {last: value}}, *([value] if isinstance(value, Mapping) else [])]
     yield from (name for one in meant for _, _, name in code_in(one))
+
+
+def _unsafe(options: Any) -> Iterator[str]:
+    # A mapping, or a list of NAME=VALUE as on the command line.
+    names = [str(one).partition("=")[0] for one in options] if isinstance(options, Mapping | list) else []
+    yield from (name for name in names if name.startswith(UNSAFE))
 
 
 def _code(given: Any) -> Iterator[str]:
