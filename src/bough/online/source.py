@@ -331,6 +331,9 @@ class SharedSource:
     def __len__(self) -> int:
         return self._num_steps
 
+    def knows(self, step: int) -> bool:  # noqa: ARG002  what is played depends on the weights
+        return False
+
     def ends_epoch(self, step: int) -> bool:
         return (step + 1) % self._updates == 0
 
