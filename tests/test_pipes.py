@@ -21,7 +21,7 @@ from bough.experiments.generation import read_files
 from bough.methods.example_store import FILES, SUMMARY, read_summary
 from bough.models.resolve import file_digest
 from bough.online.files import BatchFile, Stamp
-from bough.online.learners import SharedSource
+from bough.online.source import SharedSource
 from bough.policy.adapters import check_rank, grow, read_shape
 from bough.policy.reference import _read as read_reference
 from bough.report.publish import Release

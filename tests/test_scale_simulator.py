@@ -218,7 +218,7 @@ class Ended:
 @pytest.mark.parametrize("teach_share", [0.0, 0.3, 0.8])
 def test_admission_starts_and_takes_what_pace_does(max_staleness: int, teach_share: float):
     rng = Random(max_staleness)
-    ours, pace = Admission(5, 10, max_staleness), Pace[Ended](5, 10, max_staleness)
+    ours, pace = Admission(5, 10, max_staleness), Pace(5, 10, max_staleness)
     groups: dict[int, Group] = {}
     running: list[int] = []
 

@@ -3,7 +3,7 @@
 import torch
 
 from bough.online.method import GroupExample
-from bough.online.schedule import shares
+from bough.online.source import shares
 from bough.trees.build import TokenTree
 from bough.types import Call
 

@@ -12,8 +12,9 @@ import torch
 from bough.config.run_folder import RunDir
 from bough.data.reader import read
 from bough.methods.grpo import GRPOConfig, train_grpo
-from bough.online.gather import Gathered, Gatherer, Outcome, batch_metrics
-from bough.online.schedule import EpisodeStream, Job
+from bough.online.gather import Gathered, Gatherer, batch_metrics
+from bough.online.player import EpisodeStream, Job
+from bough.online.schedule import Outcome
 from bough.online.source import OnlineSource
 from bough.policy.policy import Policy
 from bough.training.plan import Batch

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from bough.errors import InputError
 from bough.methods.grpo import GRPO, GRPOConfig
-from bough.online.learners import SharedSource, with_learners
 from bough.online.method import FlatKind, GroupExample
+from bough.online.source import SharedSource, with_learners
 from bough.training.run import Trained, opened
 
 log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from bough.engines.openai import RequestRefusedError, Server
 from bough.errors import InputError, short_repr
 from bough.event_loop import BackgroundLoop
 from bough.methods.distill import Distill, DistillConfig
-from bough.online.learners import SharedSource, with_learners
+from bough.online.source import SharedSource, with_learners
 from bough.policy.head import Teacher
 from bough.policy.load import base_and_adapter
 from bough.policy.policy import Policy

@@ -23,8 +23,8 @@ from bough.errors import RowError
 from bough.ledger import Ledger, plural
 from bough.online.files import EpisodeFiles
 from bough.online.method import FlatKind, GroupExample, OnlineMethod
-from bough.online.player import LostError, Player
-from bough.online.schedule import Ages, Job, Pace
+from bough.online.player import Job, LostError, Player
+from bough.online.schedule import Ages, Outcome, Pace
 from bough.policy.policy import Policy
 from bough.rollouts.rescore import sampled_calls
 from bough.rollouts.runner import Attempt
@@ -32,37 +32,6 @@ from bough.training.method import CallSource, count_calls
 from bough.types import Call, Group, Task, Trajectory
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of one task: its group, as played and as learnt from, and its example if it teaches something.
-
-    `lost` has the errors of lost episodes by id; there is no group if all of them were. `reason`
-    says why the group teaches nothing, `age` is that of the oldest call that is learnt from, and
-    `calls` counts the calls of the group.
-    """
-
-    number: int
-    played: Group | None
-    lost: dict[str, str]
-    group: Group | None = None
-    example: GroupExample | None = None
-    reason: str = "lost"
-    age: int = 0
-    calls: Ledger = field(default_factory=lambda: Ledger("calls"))
-
-    @property
-    def teaches(self) -> bool:
-        return self.example is not None
-
-    @property
-    def num_finished(self) -> int:
-        return len(self.played.attempts) if self.played else 0
-
-    @property
-    def num_lost(self) -> int:
-        return len(self.lost)
 
 
 @dataclass
@@ -102,7 +71,7 @@ class Gatherer:
         self.config, self.method, self.player, self.files = config, method, player, files
         rollouts = config.rollouts
         size = config.optimizer.batch_size * config.optimizer.gradient_accumulation_steps
-        self.pace: Pace[Outcome] = Pace(size, int(size * rollouts.resample), rollouts.max_staleness)
+        self.pace: Pace = Pace(size, int(size * rollouts.resample), rollouts.max_staleness)
         self.groups, self.calls, self.episodes = Ledger("groups"), Ledger("calls"), Ledger("episodes")
         self.flat = FlatGroups(method.against_flat)
         self._builder = builder

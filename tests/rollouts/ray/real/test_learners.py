@@ -12,7 +12,7 @@ import torch
 from bough.cli import main
 from bough.methods.grpo import GRPOConfig
 from bough.methods.grpo_online import learn_online
-from bough.online.learners import SharedSource
+from bough.online.source import SharedSource
 from bough.training.checkpoint import checkpoints
 from bough.training.plan import Batch
 from bough.training.run import Trained
