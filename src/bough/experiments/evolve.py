@@ -28,8 +28,8 @@ from bough.config.run_folder import RunDir
 from bough.config.training import TrainingConfig
 from bough.config.yaml_file import YamlFile
 from bough.errors import InputError
-from bough.experiments.breeding import Scores, breed, check_plain, founders, ranked, select
-from bough.experiments.evolve_settings import CONFIGS, EvolveConfig, trained_by
+from bough.experiments.breeding import Scores, breed, founders, ranked, select
+from bough.experiments.evolve_settings import CONFIGS, EvolveConfig, trained_by, without_removed
 from bough.experiments.fitness import PlayedFitness, winner_report
 from bough.experiments.generation import Fitness, Generation, Records, TrainingData, Used, read_records, writing
 from bough.experiments.lineage import FILE_NAME, add_generation, generation_lines, read_lineage
@@ -124,7 +124,7 @@ class Evolution:
             self.watch.measured(lines)
             if places is None:
                 return self._finish(generation, scores)
-            generation = breed(self.config, generation, scores, places)
+            generation = breed(self.config, generation, places)
             self.trainees.load(generation)
 
     def _founded(self) -> Generation:
@@ -265,7 +265,7 @@ def open_setup(
         folder.make_room(resume=config.resume, overwrite=config.overwrite)
         start, base = start_adapter(trained_by(config, {}), may_grow=False)
         if start is not None:
-            _check_start(config, start, base)
+            _check_start(start, base)
         if config.resume and folder.config.exists():
             _check_settings(folder, config)
         builder = load_call_builder(
@@ -273,8 +273,7 @@ def open_setup(
         )
         records = read_records(config, method_of(base), builder, data, held_out, test)
         _begin(folder, config, base, start, records)
-        mutation = config.mutation
-        if not (mutation.mutate or mutation.rank or mutation.crossover):
+        if not config.mutation.mutate:
             log.warning(
                 "Members have the same settings and differ only in the order of their data and in new adapters; "
                 "--mutate names settings with their ranges."
@@ -293,12 +292,10 @@ def open_setup(
             )  # fmt: skip
 
 
-def _check_start(config: EvolveConfig, start: Path, base: TrainingConfig) -> None:
+def _check_start(start: Path, base: TrainingConfig) -> None:
     """InputError for a start adapter with which the settings cannot be kept."""
     if (dropout := read_shape(start).dropout) != base.lora.dropout:
         raise InputError(f"{start} has lora_dropout {dropout}, and members keep it; leave out lora_dropout")
-    if config.mutation.rank or config.mutation.crossover:
-        check_plain(start)
     # The shapes of two models may be the same, and an adapter means nothing on weights that it was not trained on.
     run, model = run_of(start), base_and_adapter(base.model)[0]
     if run is not None and Origin.read(run).model != model_digest(model):
@@ -320,7 +317,7 @@ def _begin(folder: RunDir, config: EvolveConfig, base: TrainingConfig, start: Pa
 
 def _check_settings(folder: RunDir, config: EvolveConfig) -> None:
     """InputError where a resumed run has other settings than it began with: its generations would not be comparable."""
-    before = folder.recorded(flattened(type(config), YamlFile.read(folder.config).values))
+    before = folder.recorded(flattened(type(config), without_removed(YamlFile.read(folder.config).values)))
     now = folder.recorded(config.flat_dump())
     changed = {key: value for key, value in now.items() if key not in FREE and before.get(key) != value}
     if changed:

@@ -251,11 +251,6 @@ class Score:
         return f"{self.fitness:{digits}}{between}"
 
 
-def differences(worse: Score, better: Score) -> list[float]:
-    """The second's values less the first's, on the tasks that both have."""
-    return [better.values[task] - value for task, value in worse.values.items() if task in better.values]
-
-
 def on_common_tasks(scores: Mapping[str, Score]) -> dict[str, Score]:
     """The scores on the tasks that all members have a value for: means over different tasks cannot be compared.
 
