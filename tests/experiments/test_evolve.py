@@ -14,7 +14,7 @@ from bough.errors import InputError
 from bough.evaluation.intervals import wilson
 from bough.experiments import evolve as loop
 from bough.experiments import generation as generations
-from bough.experiments.evolve import Evolved, evolve, open_setup
+from bough.experiments.evolve import Evolved, evolve, opened
 from bough.experiments.generation import Generation, Individual
 from bough.experiments.lessons import RecordLessons
 from bough.experiments.members import Trainees
@@ -188,7 +188,7 @@ def test_a_start_adapter_of_another_model_with_the_same_shapes_is_refused(tmp_pa
     settings = json.loads((run / "final/adapter_config.json").read_text())
     (run / "final/adapter_config.json").write_text(json.dumps(settings | {"base_model_name_or_path": str(model)}))
     given = {"model": str(run / "final"), "output_dir": tmp_path / "again", "set": {"batch_size": 2}}
-    with open_setup(config(tmp_path, **given)):
+    with opened(config(tmp_path, **given)):
         pass  # a copy of the model is the same model
     save_file({name: tensor + 0.01 for name, tensor in weights.items()}, model / "model.safetensors", {"format": "pt"})
     with pytest.raises(InputError, match=r"run/final was trained on another model than .*/model is now"):
@@ -217,10 +217,10 @@ def test_a_file_that_is_given_twice_is_refused(tmp_path: Path):
 
 
 def test_members_with_the_same_settings_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    with open_setup(config(tmp_path, mutate={}, generations=1)):
+    with opened(config(tmp_path, mutate={}, generations=1)):
         assert "--mutate names settings with their ranges" in caplog.text
     caplog.clear()
-    with open_setup(config(tmp_path, overwrite=True)):
+    with opened(config(tmp_path, overwrite=True)):
         assert "--mutate" not in caplog.text
 
 

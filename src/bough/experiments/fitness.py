@@ -22,10 +22,10 @@ from bough.environments.rubric import Rubric, score
 from bough.environments.tasks import identity
 from bough.errors import InputError
 from bough.experiments.breeding import Scores, ranked
+from bough.experiments.cluster import SpreadPlayers
 from bough.experiments.evolve_settings import EvolveConfig
 from bough.experiments.generation import Generation, Score, on_common_tasks
 from bough.experiments.players import Players
-from bough.experiments.population_parts import SpreadPlayers
 from bough.ledger import plural
 from bough.rollouts.collect import AllLostError, Collection, Tally, collect
 from bough.rollouts.ray_pool import WorkerLostError
