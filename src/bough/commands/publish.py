@@ -13,7 +13,8 @@ from bough.config.publish import CardConfig, MergeConfig, PushConfig
 from bough.files import MAX_JSON, read_small
 from bough.ledger import plural
 from bough.policy.save import merge_adapter
-from bough.report.card import Card, find_subject, write_card
+from bough.report.card import Card, write_card
+from bough.report.evaluated import find_subject
 from bough.report.publish import Release, make_release, upload
 from bough.terminal import console
 
