@@ -4,8 +4,7 @@ import pytest
 
 from bough.errors import InputError
 from bough.experiments.recipe import Recipe
-from bough.experiments.sweep import SweepConfig
-from bough.experiments.sweep_table import Variation, shifted, variations
+from bough.experiments.sweep import SweepConfig, Variation, shifted, variations
 
 RECIPE = "name: r\nseed: 3\nstages:\n  - collect: {environment: x, seed: 7}\n  - dpo: {beta: 1.0}\n"
 

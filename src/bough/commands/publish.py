@@ -15,7 +15,8 @@ from bough.config.groups import ReportConfig
 from bough.config.keywords import make_config, settings_of
 from bough.files import MAX_JSON, read_small
 from bough.ledger import plural
-from bough.report.card import RUN, Card, CardConfig, HubId, find_subject, write_card
+from bough.report.card import RUN, Card, CardConfig, HubId, write_card
+from bough.report.evaluated import find_subject
 from bough.report.publish import Release, make_release, upload
 from bough.terminal import console
 
@@ -141,7 +142,6 @@ def _print_json(config: PushConfig, release: Release, address: str | None) -> in
 
 
 def _merge(config: MergeConfig) -> str:
-    from bough.policy.save import merge_adapter
 
     return merge_adapter(config.adapter, config.output, base=config.model, gguf_type=config.gguf_type)
 

@@ -57,8 +57,7 @@ class Viewer:
     def __init__(self, config: ViewConfig) -> None:
         answers = _answers(config)
         from bough.engines.server.app import listen
-        from bough.report.viewer.security import door
-        from bough.report.viewer.server import make_app, make_server
+        from bough.report.viewer.server import door, make_app, make_server
 
         self.path = config.path
         guarded = door(config.host, remote=config.allow_remote, token=config.token)

@@ -292,9 +292,6 @@ def _longest_run(text: str) -> int:
 
 # The pedigree of a winner: its ancestors with their mutations and fitness, and how good it is on untouched data.
 
-# Crossovers double the ancestors with each generation; then only the first parents are listed.
-MOST = 40
-
 
 def pedigrees(lineage: Lineage) -> Iterator[str]:
     """The paragraphs about every stage that evolved a population; nothing if there is none."""
@@ -323,10 +320,7 @@ def _section(stage: Stage, found: Pedigree) -> Iterator[str]:
         f"from {'these members' if len(ancestors) > 1 else 'no other member'}; an ancestor's "
         f"{metric} is that of the generation in which it was selected:"
     )
-    if len(ancestors) > MOST:
-        ancestors = _first_parents(ancestors, str(name))
-        yield "Only the first parent of each crossover is followed."
-    headings = ["member", "born in generation", "parents", "mutation", f"{metric} (95% interval)", "settings"]
+    headings = ["member", "born in generation", "parent", "mutation", f"{metric} (95% interval)", "settings"]
     yield table(headings, [_row(member) for member in ancestors])
     yield from _measured_again(stage.report, metric)
 
@@ -335,21 +329,13 @@ def _founders(found: Pedigree) -> int:
     return sum(member.generation == 0 for member in found.members)
 
 
-def _first_parents(ancestors: Sequence[Member], name: str) -> list[Member]:
-    by_name = {member.name: member for member in ancestors}
-    line = [by_name[name]]
-    while (parent := line[0].parent) in by_name and parent is not None and by_name[parent] not in line:
-        line.insert(0, by_name[parent])
-    return line
-
-
 def _row(member: Member) -> list[str]:
     mutation = mutation_text(member.mutation.model_dump() if member.mutation else None)
     settings = {**member.settings, "lora_r": member.rank}
     return [
         code(member.name),
         str(member.born),
-        ", ".join(map(code, member.parents)) or "–",
+        code(member.parent) if member.parent else "–",
         plain(mutation) or "–",
         plain(fitness_text(member.model_dump())),
         ", ".join(code(f"{key}={short(value)}") for key, value in settings.items()),

@@ -320,8 +320,6 @@ def mutation_text(mutation: Line | None) -> str:
         return ""
     if mutation.get("setting") is not None:
         return f"{mutation['setting']} {short(mutation.get('before'))} → {short(mutation.get('after'))}"
-    if mutation.get("other_parent") is not None:
-        return f"crossover with {mutation['other_parent']}"
     return "none" if mutation.get("kind") == "no_mutation" else str(mutation.get("kind", ""))
 
 

@@ -36,7 +36,7 @@ RECIPE = {
 EVOLVE = [
     *("--model", "tiny", "--metric", "loss", "--test-size", "0.25", "--seed", "4"),
     *("--population-size", "8", "--generations", "6", "--steps", "3", "--set", "batch_size=2", "lora_r=4"),
-    *("--mutate", "learning_rate=1e-4..1e-2", "nll_alpha=0..1", "loss_type=sigmoid,ipo", "--crossover", "0.2"),
+    *("--mutate", "learning_rate=1e-4..1e-2", "nll_alpha=0..1", "loss_type=sigmoid,ipo"),
 ]
 PROBLEM = "Which positive whole numbers up to 60 divide 360? Give their sum."
 SUM = "divisors = [n for n in range(1, 61) if 360 % n == 0]\nprint(sum(divisors))"

@@ -51,7 +51,7 @@ def test_nothing_of_ray_is_imported_without_a_cluster():
     assert loaded == dict.fromkeys(loaded, "[]")
     assert loaded.keys() > {
         "bough.rollouts.ray_pool",
-        "bough.experiments.population_parts",
+        "bough.experiments.cluster",
         "bough.experiments.sweep",
         "bough.experiments.run",
     }
