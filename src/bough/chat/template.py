@@ -15,9 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from bough.chat.call_form import CallForm, form_of
-from bough.chat.hermes import reply_text
 from bough.chat.tokenizer import ControlTokens, any_of, plain
+from bough.chat.tool_calls import CallForm, form_of, reply_text
 from bough.data.bough import common_prefix
 from bough.errors import InputError, RowError
 from bough.files import read_small

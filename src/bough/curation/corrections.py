@@ -17,8 +17,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Protocol
 
-from bough.chat.forms import MalformedError
-from bough.chat.reply import Reply
+from bough.chat.tool_calls import MalformedError, Reply
 from bough.config.curation import EXPERT, CorrectionsConfig
 from bough.curation.source import SourcedTrajectory
 from bough.curation.states import EnvironmentLookup, EnvironmentOf

@@ -15,8 +15,8 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, Self
 
 from bough.chat.builder import read_reply
-from bough.chat.forms import BeforeMark
 from bough.chat.template import ChatTemplate, Encoder
+from bough.chat.tool_calls import BeforeMark
 from bough.config.groups import SamplingConfig
 from bough.engines.base import Answer, StreamingTokenEngine, TokenEngine
 from bough.types import Call, Message
