@@ -13,7 +13,7 @@ import pytest
 import bough
 from bough.commands.train import train_grpo
 from bough.engines.base import Generated
-from bough.engines.local.request import Request
+from bough.engines.local.schedule import Request
 from bough.methods.grpo import GRPOConfig
 from bough.training.loop import MetricsFile
 from tests.engines.server.fake import user

@@ -18,7 +18,7 @@ from bough.chat.builder import read_reply
 from bough.chat.template import ChatTemplate, Encoder
 from bough.chat.tool_calls import BeforeMark
 from bough.config.groups import SamplingConfig
-from bough.engines.base import Answer, StreamingTokenEngine, TokenEngine
+from bough.engines.base import Answer, TokenEngine
 from bough.types import Call, Message
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class TemplateChat:
             prompt = self._encode(text)
         seed = mix(self.seed, self._answers) if seed is None else seed
         asked: dict[str, Any] = {"sampling": sampling, "seed": seed, "stop_ids": template.stop_ids}
-        if on_text is not None and isinstance(tokens, StreamingTokenEngine) and tokens.streams:
+        if on_text is not None and getattr(tokens, "streams", False):
             form = template.call_form if tools else None
             shown = on_text if form is None else BeforeMark(form.mark, on_text).add
             asked["on_tokens"] = IncrementalText(template, shown).add

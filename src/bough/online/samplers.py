@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from bough.chat.template import ChatTemplate
-from bough.engines.base import EngineError, Generated, StreamingTokenEngine, TokenEngine
+from bough.engines.base import EngineError, Generated, TokenEngine
 from bough.engines.chat import TemplateEngine
 from bough.engines.local.engine import LocalEngine
 from bough.event_loop import BackgroundLoop
@@ -465,7 +465,7 @@ class MeteredEngine:
 
     @property
     def streams(self) -> bool:
-        return isinstance(self._engine, StreamingTokenEngine) and self._engine.streams
+        return bool(getattr(self._engine, "streams", False))
 
     async def generate(self, episode: str, prompt_ids: list[int], **asked: Any) -> Generated:
         self._meter.request()
