@@ -65,7 +65,6 @@ SLOWEST = (
     "engines/test_transformers_serve.py",
     "sandbox/test_escapes.py",
     "worlds/interpreter/test_math.py",
-    "chat/test_growing.py",
     "sandbox/test_limits.py",
     "sandbox/test_answers.py",
     "sandbox/test_places.py",

@@ -13,7 +13,7 @@ import pytest
 import bough
 from bough.config.run_folder import MetricsFile
 from bough.engines.base import Generated
-from bough.engines.local.request import Request
+from bough.engines.local.schedule import Request
 from bough.methods.grpo import GRPOConfig, train_grpo
 from tests.engines.server.fake import user
 from tests.later import Later

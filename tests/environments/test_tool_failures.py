@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic_core import to_json
 
-from bough.chat import hermes
+from bough.chat import tool_calls
 from bough.config.groups import LimitsConfig
 from bough.environments import tools
 from bough.environments.base import EnvironmentFailedError, Observation
@@ -179,7 +179,7 @@ def test_a_path_that_the_agent_named_is_not_infrastructure_but_the_disk_is():
 
 def test_calls_as_data_and_as_text_get_the_same_error():
     call = ToolCall(name="do", arguments={"what": "KeyError"})
-    data, text = stepped(said("do", what="KeyError"), hermes.call_text(call))
+    data, text = stepped(said("do", what="KeyError"), tool_calls.call_text(call))
     assert data == text and data.messages[0].content == "Error: do raised KeyError: 'missing'"
 
 
@@ -267,7 +267,7 @@ def collected(script: Script) -> tuple[Any, list[Trajectory]]:
 
 def test_a_model_cannot_leave_the_statistics_by_raising(caplog: pytest.LogCaptureFixture):
     """Every episode counts as a failure, and the author's line is logged once."""
-    reply = hermes.call_text(ToolCall(name="do", arguments={"what": "KeyError"}))
+    reply = tool_calls.call_text(ToolCall(name="do", arguments={"what": "KeyError"}))
     with caplog.at_level(logging.WARNING):
         tally, kept = collected(Script([reply]))
     assert (tally.episodes, tally.successes, tally.lost, tally.faults) == (4, 0, {}, {})
@@ -279,7 +279,7 @@ def test_a_model_cannot_leave_the_statistics_by_raising(caplog: pytest.LogCaptur
 
 
 def test_a_trajectory_without_raised_errors_says_nothing_of_them():
-    _, kept = collected(Script([hermes.call_text(ToolCall(name="sell", arguments={"item": "apple"}))]))
+    _, kept = collected(Script([tool_calls.call_text(ToolCall(name="sell", arguments={"item": "apple"}))]))
     assert all(one.success and "tools_raised" not in one.info for one in kept)
 
 

@@ -20,8 +20,7 @@ from typing import Literal, Protocol
 
 from pydantic import Field
 
-from bough.chat.forms import MalformedError
-from bough.chat.reply import Reply
+from bough.chat.tool_calls import MalformedError, Reply
 from bough.config.base import Config
 from bough.config.groups import AgentConfig, SamplingConfig, is_server
 from bough.curation.source import CurationConfig, SourcedTrajectory

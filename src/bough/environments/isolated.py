@@ -22,7 +22,7 @@ from types import CoroutineType
 from typing import Any, TypeVar
 
 from bough import event_loop
-from bough.chat.reply import Reply
+from bough.chat.tool_calls import Reply
 from bough.environments.base import (
     Environment,
     EnvironmentFailedError,

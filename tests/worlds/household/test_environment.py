@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bough.chat import lines
+from bough.chat import actions
 from bough.environments.base import Observation
 from bough.environments.check import check
 from bough.environments.tasks import digest
@@ -184,7 +184,7 @@ def test_without_thoughts_neither_the_rules_nor_errors_nor_the_expert_have_any()
 
     rules, error, reply = asyncio.run(texts())
     assert "THOUGHT" not in rules + error + reply
-    assert error == f"I found no action in that. {lines.ACTION_PROMPT}" and rules.endswith(lines.ACTION_PROMPT)
+    assert error == f"I found no action in that. {actions.ACTION_PROMPT}" and rules.endswith(actions.ACTION_PROMPT)
     assert reply.startswith("ACTION: ")
 
 

@@ -1,4 +1,4 @@
-from bough.chat.functions import spell
+from bough.chat.actions import function_text
 from bough.worlds.web.actions import Line, bind
 from bough.worlds.web.environment import choices
 from bough.worlds.web.page import View
@@ -8,7 +8,7 @@ def spelled(goal, *lines):
     calls = choices(View(goal, lines, False, 0.0, ""))
     for call in calls:
         bind(call)
-    return [spell(call) for call in calls]
+    return [function_text(call) for call in calls]
 
 
 def test_elements_are_clicked_fields_filled_with_the_goals_words_and_options_chosen():

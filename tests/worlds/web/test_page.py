@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from bough.chat.functions import read_call
+from bough.chat.actions import read_call
 from bough.worlds.web.actions import bind, render
 from bough.worlds.web.page import ActionRefusedError, Page
 from bough.worlds.web.pool import Pool
