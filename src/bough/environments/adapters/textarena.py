@@ -22,7 +22,7 @@ from textarena.wrappers import ActionFormattingWrapper
 from bough.chat.functions import spoken
 from bough.chat.reply import Reply
 from bough.config.base import Config
-from bough.environments.adapters.names import seeded_tasks
+from bough.environments.adapters.names import seeded_tasks, subclass
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.errors import InputError, did_you_mean, exception_line
 from bough.types import Task
@@ -338,12 +338,7 @@ class TextArenaEnvironment(Environment):
 def adapt(name: str) -> type[Environment]:
     """The game that TextArena has registered under this name."""
     players, turns = probe_game(name)
-    more = {
-        "__module__": __name__,
-        "__doc__": f"{name} of TextArena, for {'one player' if players == 1 else 'two players'}.",
-        "game_name": name,
-        "num_players": players,
-        # A refused move is repeated and takes a turn of ours, but none of the game's.
-        "max_turns": 2 * turns if turns else MAX_TURNS,
-    }
-    return type("TextArenaEnvironment", (TextArenaEnvironment,), more)
+    about = f"{name} of TextArena, for {'one player' if players == 1 else 'two players'}."
+    # A refused move is repeated and takes a turn of ours, but none of the game's.
+    max_turns = 2 * turns if turns else MAX_TURNS
+    return subclass(TextArenaEnvironment, about, game_name=name, num_players=players, max_turns=max_turns)
