@@ -33,7 +33,7 @@ def test_a_function_of_a_module_or_of_a_file(tmp_path: Path):
     [
         ("outcom", "there is no reward 'outcom'; did you mean outcome? (your own: module:function"),
         ("nowhere.at_all:f", "cannot be loaded: nowhere.at_all raised ModuleNotFoundError"),
-        ("missing.py:f", "there is no file missing.py"),
+        ("missing.py:f", "missing.py: there is no such file"),
         (f"{__name__}:alwys", "has no 'alwys'; did you mean always?"),
         (f"{__name__}:NUMBER", "is of type int; it must be a function"),
     ],
