@@ -397,32 +397,23 @@ def _openai_client(url: str, *, is_async: bool) -> Any:
 def read_result(name: str, result: Any, refused: str | None = None) -> SessionOutcome:
     """What an agent function returned, as an outcome. An invalid result is an EnvironmentFailedError."""
     try:
-        return _read_result(name, result, refused or "done")
+        if isinstance(result, Mapping):
+            rest = dict(result)
+        else:
+            rest = {"success" if isinstance(result, bool) else "reward": result}
+        success, reward = rest.pop("success", None), rest.pop("reward", None)
+        if not isinstance(success, bool | None):
+            raise EnvironmentFailedError(
+                f"{name} returned success {short_repr(success)}; it must be True, False or None"
+            )
+        outcome = None if success is None else float(success)
+        rewards = {"outcome": outcome if reward is None else _number(name, "reward", reward)}
+        rewards |= {str(key): _number(name, str(key), value) for key, value in rest.items()}
+        return SessionOutcome(success, rewards, refused or "done")
     except EnvironmentFailedError:
         raise
     except Exception as error:  # reading a tensor or a mapping runs code of its author
         raise blame(f"the result of {name}", error) from error
-
-
-def _read_result(name: str, result: Any, stop: str) -> SessionOutcome:
-    if result is None:
-        return SessionOutcome(None, {"outcome": None}, stop)
-    if isinstance(result, bool):
-        return SessionOutcome(result, {"outcome": float(result)}, stop)
-    if isinstance(result, Mapping):
-        return _read_mapping(name, result, stop)
-    return SessionOutcome(None, {"outcome": _number(name, "result", result)}, stop)
-
-
-def _read_mapping(name: str, result: Mapping[Any, Any], stop: str) -> SessionOutcome:
-    rest = dict(result)
-    success, reward = rest.pop("success", None), rest.pop("reward", None)
-    if not isinstance(success, bool | None):
-        raise EnvironmentFailedError(f"{name} returned success {short_repr(success)}; it must be True, False or None")
-    outcome = None if success is None else float(success)
-    rewards = {"outcome": outcome if reward is None else _number(name, "reward", reward)}
-    rewards |= {str(key): _number(name, str(key), value) for key, value in rest.items()}
-    return SessionOutcome(success, rewards, stop)
 
 
 def _number(name: str, what: str, value: Any) -> float:
