@@ -17,8 +17,7 @@ from bough.rollouts.collect import collect
 from bough.rollouts.runner import LocalRunner, attempts
 from bough.types import Task
 from bough.worlds.web.environment import SEEDS_PER_SPLIT, Options, Web
-from bough.worlds.web.page import text_pages
-from bough.worlds.web.pool import Pool
+from bough.worlds.web.page import Pool, text_pages
 from tests.worlds.web.conftest import web
 
 

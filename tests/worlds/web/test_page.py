@@ -6,8 +6,7 @@ import pytest
 
 from bough.chat.functions import read_call
 from bough.worlds.web.actions import bind, render
-from bough.worlds.web.page import ActionRefusedError, Page
-from bough.worlds.web.pool import Pool
+from bough.worlds.web.page import ActionRefusedError, Page, Pool
 
 
 async def shown(page_name, seed=0, *actions):

@@ -4,8 +4,7 @@ import signal
 
 from bough.environments.base import EnvironmentFailedError
 from bough.worlds.web.environment import Web
-from bough.worlds.web.page import Page
-from bough.worlds.web.pool import Pool
+from bough.worlds.web.page import Page, Pool
 from tests.worlds.web.conftest import web
 
 

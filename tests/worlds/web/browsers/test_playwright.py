@@ -21,9 +21,9 @@ def wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """A wheel whose program is this script, in the place of pip's download."""
 
     def use(script: str) -> Path:
-        real = browsers._run_playwright
+        real = browsers._run
 
-        def run(command, environment):
+        def run(command, environment=None):
             if "pip" not in command:
                 return real(command, environment)
             place = Path(command[command.index("--dest") + 1])
@@ -32,7 +32,7 @@ def wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
                 archive.writestr("playwright/driver/node", script)
             return None
 
-        monkeypatch.setattr(browsers, "_run_playwright", run)
+        monkeypatch.setattr(browsers, "_run", run)
         folder = tmp_path / "folder"
         folder.mkdir()
         return folder
@@ -79,18 +79,18 @@ def test_a_download_that_hangs_is_ended_with_all_that_it_started(monkeypatch, tm
 
     monkeypatch.setattr(browsers.subprocess, "Popen", Hanging)
     with pytest.raises(BoughError, match="sh took longer than 300 s"):
-        browsers._run_playwright(["sh", "-c", f"sleep 300 & echo $! > {pid}; wait"], {"PATH": "/usr/bin:/bin"})
+        browsers._run(["sh", "-c", f"sleep 300 & echo $! > {pid}; wait"], {"PATH": "/usr/bin:/bin"})
     monkeypatch.undo()
     with pytest.raises(ProcessLookupError):
         look_for(int(pid.read_text()))
 
 
 def test_only_wheels_with_a_known_hash_are_asked_for(monkeypatch, tmp_path):
-    def run(command, _):
+    def run(command):
         assert "--require-hashes" in command
         raise BoughError("asked")
 
-    monkeypatch.setattr(browsers, "_run_playwright", run)
+    monkeypatch.setattr(browsers, "_run", run)
     with pytest.raises(BoughError, match="asked"):
         browsers.build_playwright(tmp_path)
     assert (tmp_path / "requirements.txt").read_text().count("--hash=sha256:") == 4

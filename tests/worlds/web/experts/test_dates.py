@@ -1,4 +1,4 @@
-from bough.worlds.web.experts import dates
+from bough.worlds.web.experts import filling
 from tests.worlds.web.experts.scenes import advice, lines
 
 SUBMIT = ("button", "Submit")
@@ -7,7 +7,7 @@ CALENDAR = [("link", "Prev"), ("link", "Next"), "March 2016", ("link", "4"), ("l
 
 def choose(goal_date, value="", *calendar):
     goal = f"Select {goal_date} as the date and hit submit."
-    return advice(dates.choose_date, goal, ("text", "", {"value": value}), *calendar, SUBMIT)
+    return advice(filling.choose_date, goal, ("text", "", {"value": value}), *calendar, SUBMIT)
 
 
 def test_the_calendar_is_opened_turned_and_the_day_taken():
@@ -25,7 +25,7 @@ def test_a_calendar_that_covers_the_button_is_closed_by_the_same_day():
 
 def flight(*shown, kind="cheapest", **more):
     goal = f"Book the {kind} one-way flight from: Bangor to: XYZ on 10/02/2016."
-    return advice(dates.book_flight, goal, *shown, **more)
+    return advice(filling.book_flight, goal, *shown, **more)
 
 
 def form(start="", end="", date=""):
