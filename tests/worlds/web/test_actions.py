@@ -1,7 +1,8 @@
 import pytest
 
 from bough.types import ToolCall
-from bough.worlds.web.actions import MAX_TEXT, Action, UnknownActionError, bind
+from bough.worlds.web import actions
+from bough.worlds.web.actions import LONGEST_NAME, MAX_TEXT, Action, Line, UnknownActionError, bind, read_line, render
 
 
 def bound(name, **arguments):
@@ -78,3 +79,67 @@ def test_a_text_that_takes_minutes_to_type_is_refused(name):
     assert bind(ToolCall(name=name, arguments={"text": "x" * MAX_TEXT, **more}))
     with pytest.raises(UnknownActionError, match="text has 1,001 characters; at most 1,000 can be written at once"):
         bind(ToolCall(name=name, arguments={"text": "x" * (MAX_TEXT + 1), **more}))
+
+
+def test_a_letter_writes_itself():
+    down, up = actions.strokes("a")
+    assert down == {
+        "type": "keyDown", "key": "a", "code": "KeyA", "windowsVirtualKeyCode": 65, "modifiers": 0, "text": "a",
+    }  # fmt: skip
+    assert up["type"] == "keyUp" and "text" not in up
+
+
+def test_a_named_key_has_its_number_and_writes_only_if_it_is_for_writing():
+    assert actions.strokes("Enter")[0]["text"] == "\r"
+    tab = actions.strokes("Tab")[0]
+    assert (tab["type"], tab["windowsVirtualKeyCode"]) == ("rawKeyDown", 9) and "text" not in tab
+
+
+def test_with_control_nothing_is_written_and_the_editor_is_told():
+    down = actions.strokes("Control+a")[0]
+    assert (down["type"], down["modifiers"], down["commands"]) == ("rawKeyDown", 2, ["selectAll"])
+    assert "text" not in down
+
+
+def test_shift_still_writes():
+    down = actions.strokes("Shift+A")[0]
+    assert (down["text"], down["modifiers"]) == ("A", 8)
+
+
+@pytest.mark.parametrize("combination", ["a", "Enter", "Control+a", "Control+Shift+Tab", "+", "Control++", "é", "7"])
+def test_these_are_keys(combination):
+    assert actions.known(combination) and len(actions.strokes(combination)) == 2
+
+
+@pytest.mark.parametrize("combination", ["", "enter", "Ctrl+a", "ab", "Control+", "a+b"])
+def test_these_are_not(combination):
+    assert not actions.known(combination)
+
+
+def test_an_element_has_its_number_kind_name_and_facts():
+    line = Line("Okay", 3, "button", "#ok", {"id": "ok", "disabled": True, "checked": False, "value": ""})
+    assert render([line]) == "[3] button 'Okay' id=ok disabled value=''"
+
+
+def test_with_selectors_the_selector_stands_for_number_and_id():
+    line = Line("Okay", 3, "button", "#ok", {"id": "ok", "focused": True})
+    assert render([line], selectors=True) == "button 'Okay' focused selector=\"#ok\""
+
+
+def test_text_is_shown_as_it_is():
+    assert render([Line("User name"), Line("", 1, "text", "#a", {"value": "x"})]) == "User name\n[1] text value='x'"
+
+
+def test_options_are_listed_and_quotes_change_where_they_must():
+    line = Line("", 2, "select", "select", {"options": ["a", "b's"], "value": "a"})
+    assert render([line]) == "[2] select options='a', \"b's\" value='a'"
+
+
+def test_a_name_without_end_is_cut():
+    assert render([Line("x" * 1000, 1, "div")]) == f"[1] div '{'x' * LONGEST_NAME}…'"
+
+
+def test_what_the_page_says_becomes_lines():
+    assert read_line({"text": "Hello"}) == Line("Hello")
+    seen = {"number": 4, "kind": "link", "name": "More", "selector": "a", "facts": {"selected": True}}
+    assert read_line(seen) == Line("More", 4, "link", "a", {"selected": True})

@@ -1,6 +1,19 @@
+from functools import partial
+
 import pytest
 
-from bough.environments.rewards import format, mistakes, outcome, overlong, progress, steps, tool_call
+from bough.environments.rewards import (
+    bounded,
+    bounds_of,
+    format,
+    mistakes,
+    outcome,
+    overlong,
+    progress,
+    steps,
+    tool_call,
+)
+from bough.environments.rubric import REWARDS
 from bough.errors import InputError
 from bough.types import Message
 from tests.environments.records import trajectory, turn
@@ -150,3 +163,19 @@ def test_mistakes_cost_at_most_1():
 def test_a_mistake_that_no_rule_finds_is_refused():
     with pytest.raises(InputError, match=r"'loops'.*did you mean loop.*premature_success, loop, invalid_action"):
         mistakes(trajectory(turn()), reasons=["loops"])
+
+
+def test_what_is_declared_is_found_and_the_function_stays_the_same():
+    @bounded(-1.0, 1.0)
+    def sign(value: float) -> float:
+        return value
+
+    assert bounds_of(sign) == (-1.0, 1.0) and sign(0.5) == 0.5
+    assert bounds_of(lambda trajectory: 0.0) is None and bounds_of(partial(sign)) is None
+
+
+def test_shares_among_our_own_rewards_are_declared():
+    declared = {name: bounds_of(reward) for name, reward in REWARDS.items() if bounds_of(reward)}
+    assert declared == dict.fromkeys(["progress", "steps", "format", "judge", "judge_ranking"], (0.0, 1.0)) | {
+        "mistakes": (-1.0, 0.0)
+    }
