@@ -107,17 +107,6 @@ def test_an_unknown_outcome_is_no_failure():
     assert tally.to_json()["success_rate"] == 0.5
 
 
-def test_a_world_that_cannot_be_made_costs_its_own_episode_only():
-    class Unlicensed(Counting):
-        def __init__(self, task: Task) -> None:
-            super().__init__(task)
-            if task.id == "t1":
-                raise RuntimeError("no licence")
-
-    tally, kept = collected(environment_class=Unlicensed, wanted=list(attempts(TASKS, 1, 0)), retries=0)
-    assert set(kept) == {"t0#0", "t2#0", "t3#0", "t4#0"} and set(tally.lost) == {"t1#0"}
-
-
 @pytest.mark.parametrize("settings", [CollectConfig, EvalConfig])
 def test_fewer_tasks_than_were_asked_for_are_told(settings: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "tasks.jsonl").write_text('{"id": "a", "goal": 2}\n{"id": "b", "goal": 2}\n')
