@@ -263,25 +263,20 @@ def remembered(*commands: str) -> Memory:
     return memory
 
 
-def test_nothing_is_known_at_first():
+def test_what_a_receptacle_holds_is_known_once_it_was_looked_into():
     memory = remembered()
     assert (memory.seen, memory.last, memory.knows({MUG})) == (set(), None, False)
-
-
-def test_an_open_receptacle_is_known_once_one_stands_before_it():
     memory = remembered("go to shelf 1")
     assert (memory.seen, memory.last, memory.where(MUG)) == ({SHELF}, SHELF, [SHELF])
-
-
-def test_a_closed_one_is_known_only_when_it_was_opened():
-    assert remembered("go to drawer 1", "examine drawer 1").seen == set()
+    assert remembered("go to drawer 1", "examine drawer 1").seen == set(), "it is closed"
     memory = remembered("go to drawer 1", "open drawer 1", "close drawer 1")
     assert memory.seen == {DRAWER} and memory.knows({APPLE_2})
-
-
-def test_a_neighbour_at_the_same_spot_is_not_seen_by_going_there():
-    assert len(remembered("go to countertop 1").seen) == 1
+    memory = remembered("go to shelf 1", "take mug 1 from shelf 1")
+    assert memory.knows({MUG}) and memory.where(MUG) == [], "it is in the hand"
+    assert len(remembered("go to countertop 1").seen) == 1, "a neighbour at the same spot is not seen by going there"
     assert len(remembered("go to countertop 1", "examine sinkbasin 1").seen) == 2
+    memory = Omniscience(played(flat()).world)
+    assert memory.where(APPLE_2) == [DRAWER] and len(memory.seen) == 7
 
 
 def test_what_stands_at_one_spot_is_known_once_it_was_reached_or_refused():
@@ -296,16 +291,6 @@ def test_what_stands_at_one_spot_is_known_once_it_was_reached_or_refused():
 def test_whether_it_is_closed_is_known_once_it_was_shown():
     assert remembered("go to drawer 1").shown == {DRAWER}
     assert remembered("go to countertop 1", "go to sinkbasin 1").shown == {COUNTERTOP}
-
-
-def test_what_is_held_is_known():
-    memory = remembered("go to shelf 1", "take mug 1 from shelf 1")
-    assert memory.knows({MUG}) and memory.where(MUG) == []
-
-
-def test_omniscience_has_seen_it_all():
-    memory = Omniscience(played(flat()).world)
-    assert memory.where(APPLE_2) == [DRAWER] and len(memory.seen) == 7
 
 
 def course(kind: Kind, *commands: str, thing: str = "apple", target: str = "shelf") -> list[float]:
