@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bough.environments.base import Rule
-from bough.environments.mistakes import Mistake, all_rules, mistakes
+from bough.environments.mistakes import all_rules
 from bough.errors import InputError
 from bough.types import Message, Trajectory, Turn
 from bough.worlds.household.environment import Household
@@ -115,17 +115,6 @@ def test_places_are_learned_from_episodes_or_read_from_a_file(tmp_path):
     (tmp_path / "places.json").write_text('{"apple": ["fridge"]}')
     given = RULES.learn([seen], RULES.Options(locations=tmp_path / "places.json"))
     assert given.locations.likely == {"apple": {"fridge"}}
-
-
-def test_a_turn_is_blamed_for_one_thing_the_most_telling():
-    trajectory: Trajectory = episode(
-        "a", turn("fly", error="invalid_action"), turn("fly", error="invalid_action"), "go to bathtub 1",
-        turn("task succeeded", "Nothing happens."), start=ROOM, success=False,
-    ).trajectory  # fmt: skip
-    assert list(mistakes(trajectory, EVERY)) == [
-        Mistake(0, "invalid_action"), Mistake(1, "loop"), Mistake(2, "implausible_location"),
-        Mistake(3, "premature_success"),
-    ]  # fmt: skip
 
 
 def visit(task: str, *looks: tuple[str, str], success: bool = True) -> Trajectory:
