@@ -10,9 +10,7 @@ from functools import cache
 from typing import Protocol
 
 from bough.config.groups import LimitsConfig, PlayedTasksConfig
-from bough.engines.base import Chat
 from bough.environments.base import Environment
-from bough.environments.isolated import Isolated
 from bough.environments.tasks import first_tasks, tasks_of
 from bough.files import derived_seed
 from bough.rollouts.agents import Agent
@@ -49,37 +47,16 @@ class LocalRunner:
         return cls(environment_class, lambda _: agent, limits)
 
     async def play(self, attempt: Attempt, *, episode: str | None = None) -> tuple[Trajectory, Images]:
-        agent = self.agent_of(attempt)
         return await play(
             self.environment_class,
             attempt.task,
-            agent if episode is None else _Renamed(agent, episode),
+            self.agent_of(attempt),
             id=attempt.id,
+            episode=episode,
             seed=attempt.seed,
             limits=self.limits,
             replayed=attempt.replayed,
         )
-
-
-@dataclass(frozen=True)
-class _Renamed:
-    """An agent that enters its episode under another name."""
-
-    agent: Agent
-    episode: str
-
-    @property
-    def name(self) -> str:
-        return self.agent.name
-
-    def enter(self, environment: Isolated, *, episode: str, seed: int) -> Chat:  # noqa: ARG002
-        return self.agent.enter(environment, episode=self.episode, seed=seed)
-
-    async def close(self) -> None:
-        await self.agent.close()
-
-
-# What is to be played: an attempt at a task, with its id and its seed.
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from pydantic import JsonValue
 
@@ -92,6 +92,14 @@ def adapt(name: str) -> type[Environment] | None:
     if not rest.strip():
         raise InputError(f"environment {name!r} is incomplete; write {adapter.form}")
     return cast("type[Environment]", import_module(adapter.module).adapt(rest.strip()))
+
+
+E = TypeVar("E", bound=Environment)
+
+
+def subclass(base: type[E], about: str, **attributes: Any) -> type[E]:
+    """The class of one environment of a library, with `about` as its description."""
+    return type(base.__name__, (base,), {"__module__": base.__module__, "__doc__": about, **attributes})
 
 
 # Tools on a server: what they are is known only once it was asked, and whatever it fails at is its own failure.

@@ -23,10 +23,9 @@ from bough.errors import InputError, did_you_mean
 from bough.types import Task, ToolCall
 from bough.worlds.web import browser
 from bough.worlds.web.actions import SIGNATURES, Action, Line, Parameter, Signature, UnknownActionError, bind, render
-from bough.worlds.web.experts import clicking, dates, drawing, filling, moving, posts, puzzles, reading, words, writing
+from bough.worlds.web.experts import clicking, drawing, filling, moving, posts, puzzles, reading, words, writing
 from bough.worlds.web.experts.scene import Advice, Expert, Scene
-from bough.worlds.web.page import ENOUGH, ActionRefusedError, Page, View, all_pages, html_folder, text_pages
-from bough.worlds.web.pool import Pool
+from bough.worlds.web.page import ENOUGH, ActionRefusedError, Page, Pool, View, all_pages, html_folder, text_pages
 from bough.worlds.web.setup import setup
 
 SPEECH = {"functions": FUNCTIONS, "commands": COMMANDS}
@@ -290,7 +289,7 @@ def _named(signature: Signature, name: str) -> Parameter:
 
 EXPERTS: dict[str, Expert] = {
     page: expert
-    for module in (clicking, filling, dates, reading, puzzles, posts, words, writing, moving, drawing)
+    for module in (clicking, filling, reading, puzzles, posts, words, writing, moving, drawing)
     for page, expert in module.EXPERTS.items()
 }
 
