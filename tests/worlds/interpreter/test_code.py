@@ -11,14 +11,14 @@ from bough.sandbox import remote
 from bough.sandbox.base import SandboxError
 from bough.sandbox.pool import Sandbox
 from bough.sandbox.remote import RemoteSandbox
-from bough.worlds.interpreter import code, problems
+from bough.worlds.interpreter import code, problems, statements
 from bough.worlds.interpreter.code import Exam
 from bough.worlds.interpreter.grade import Grade
 from tests.sandbox.test_remote import url  # noqa: F401  a fixture
 from tests.shared_data import shared_data
 
 TWO_SUM = Exam(
-    code.split("def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(0, 0) == 0\n"), "add"
+    statements.split("def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(0, 0) == 0\n"), "add"
 )
 
 
@@ -41,8 +41,8 @@ def block(text: str) -> str:
 
 def test_tests_are_split_into_statements():
     text = "def check(candidate):\n    x = 1\n    assert candidate(x)\n\ncheck(add)"
-    assert code.split(text) == ["x = 1", "assert candidate(x)"]
-    assert code.split(["assert a", "b = 2\nassert b"]) == ["assert a", "b = 2", "assert b"]
+    assert statements.split(text) == ["x = 1", "assert candidate(x)"]
+    assert statements.split(["assert a", "b = 2\nassert b"]) == ["assert a", "b = 2", "assert b"]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_slow_test_costs_itself_alone(grade: Any, monkeypatch: pytest.MonkeyPa
 
 
 def test_setup_statements_and_tests_without_a_candidate_work(grade: Any):
-    tests = Exam(code.split(["expected = 6", "assert double(3) == expected", "assert double(0) == 1"]))
+    tests = Exam(statements.split(["expected = 6", "assert double(3) == expected", "assert double(0) == 1"]))
     assert grade(block("def double(x):\n    return 2 * x"), tests).score == 0.5
 
 
@@ -156,7 +156,7 @@ def test_what_counts_as_a_test():
     indirect = "def close(a):\n    near(a, 1)"
     sources = ["assert a", "b = 2", "for i in x:\n    assert i", helper, indirect, "close(f(1))", "assert_equal(a, b)"]
     sources += ["assertion = 3", "text = 'assert x'", "class A:\n    def f(self):\n        assert 1"]
-    counted = [source for source, counts in code.marked(sources) if counts]
+    counted = [source for source, counts in statements.marked(sources) if counts]
     assert counted == ["assert a", "for i in x:\n    assert i", "close(f(1))", "assert_equal(a, b)"]
 
 

@@ -20,12 +20,12 @@ from types import ModuleType
 from typing import Any
 
 from bough.sandbox.base import BrokenError, ProgramRunner, Result, SandboxLimits, Session
-from bough.worlds.interpreter import examinee, examiner, names, stand_ins, stopwatch, values
+from bough.worlds.interpreter import examinee, examiner, stand_ins, statements, values
 from bough.worlds.interpreter.exchange import Exchange
 from bough.worlds.interpreter.grade import Grade
 
 # Large answers are allowed; the caller of `grade` limits the total time.
-LIMITS = SandboxLimits(timeout_s=60.0, cpu_s=60.0, output_bytes=1 << 18)
+LIMITS = SandboxLimits(timeout_s=60.0, cpu_s=60.0, output_bytes=1 << 20)
 TEST_S = 4.0
 RUN_S = 10.0
 BUDGET_S = 45.0
@@ -33,7 +33,7 @@ END_S = 1.0
 _BLOCK = re.compile(r"```[ \t]*+(?:python3?|py)?[ \t]*+\r?\n(.*?)```", re.DOTALL | re.IGNORECASE)
 # The modules that run in each of the two sandboxes, in the order of their imports.
 PROGRAM_SIDE = (values, examinee)
-TESTS_SIDE = (values, stopwatch, stand_ins, names, examiner)
+TESTS_SIDE = (values, stand_ins, statements, examiner)
 # Loads them there, and calls a function of the last one. No name is left for the program to find.
 FAR_SIDE = """
 import sys, types
@@ -57,36 +57,6 @@ class Exam:
     problem: str = ""
 
 
-def split(tests: str | list[str]) -> list[str]:
-    """Tests one by one. A function `check(candidate)`, as HumanEval has it, is the statements of its body."""
-    sources = []
-    for text in [tests] if isinstance(tests, str) else tests:
-        for statement in ast.parse(text).body:
-            if isinstance(statement, ast.FunctionDef) and statement.name == "check":
-                sources += [ast.unparse(part) for part in statement.body]
-            else:
-                sources.append(ast.unparse(statement))
-    # HumanEval ends by calling its own function.
-    return [source for source in sources if not re.fullmatch(r"check\(\w+\)", source)]
-
-
-def marked(sources: list[str]) -> list[tuple[str, bool]]:
-    """Statements, each with whether it is a test and not what a test needs.
-
-    A test asserts, or calls a function of the tests' that does.
-    """
-    trees = [ast.parse(source).body for source in sources]
-    asserting: set[str] = set()
-    functions = [part for body in trees for part in body if isinstance(part, ast.FunctionDef)]
-    while more := {part.name for part in functions if _asserts(part, asserting)} - asserting:
-        asserting |= more
-    definitions = ast.FunctionDef | ast.ClassDef
-    return [
-        (source, any(_asserts(part, asserting) for part in body if not isinstance(part, definitions)))
-        for source, body in zip(sources, trees, strict=True)
-    ]
-
-
 async def grade(
     answer: str,
     exam: Exam,
@@ -104,7 +74,7 @@ async def grade(
     code = last_block(answer)
     if code is None:
         return Grade(0.0, {"parsable": False, "reason": "no ```python block that is Python in the answer"})
-    sources = marked(exam.sources)
+    sources = statements.marked(exam.sources)
     async with program.session() as theirs, tests.session() as ours:
         # The last part of the time is reserved for cleaning up.
         budget_s -= min(END_S, budget_s / 5)
@@ -157,7 +127,7 @@ async def _examined(
     session: Session, exam: Exam, sources: list[tuple[str, bool]], exchange: Exchange, budget_s: float
 ) -> Grade:
     limits_s = TEST_S, budget_s - min(END_S, budget_s / 5)
-    wanted, _ = names.program_names(exam.sources, exam.entry, exam.prelude, exam.problem)
+    wanted, _ = statements.program_names(exam.sources, exam.entry, exam.prelude, exam.problem)
     cell = _cell(TESTS_SIDE, "examine", exam.prelude, _classes(exam.prelude), sources, exam.entry, wanted, limits_s)
     result = await session.run(cell, timeout_s=max(0.1, budget_s), answer=exchange.from_tests)
     return _read(exchange.verdict, sources, _last_line(result))
@@ -180,17 +150,6 @@ def _cell(modules: tuple[ModuleType, ...], function: str, *arguments: Any) -> st
     texts = [(module.__name__, Path(str(module.__file__)).read_text(encoding="utf-8")) for module in modules]
     names = f"'ask': globals().pop('ask'), 'modules': {texts!r}, 'function': {function!r}, 'arguments': {arguments!r}"
     return f"exec({FAR_SIDE!r}, {{{names}}})"
-
-
-def _asserts(part: ast.stmt, functions: set[str]) -> bool:
-    for node in ast.walk(part):
-        if isinstance(node, ast.Assert):
-            return True
-        if isinstance(node, ast.Call):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if name in functions or name.startswith("assert"):
-                return True
-    return False
 
 
 def _classes(prelude: str) -> list[str]:

@@ -13,7 +13,7 @@ from bough.data.base import Row
 from bough.data.lines import files, lines
 from bough.data.reader import parse
 from bough.errors import InputError, RowError
-from bough.worlds.interpreter import code, names
+from bough.worlds.interpreter import code, statements
 from bough.worlds.interpreter.math import gold_answer
 
 log = logging.getLogger(__name__)
@@ -88,9 +88,9 @@ def missing(data: dict[str, Any], kind: str) -> str | None:
     if not isinstance(prelude, str) or not isinstance(entry, str | None):
         return "prelude and entry as text"
     try:
-        if not any(counts for _, counts in code.marked(tests)):
+        if not any(counts for _, counts in statements.marked(tests)):
             return "tests that assert something"
-        _, unknown = names.program_names(tests, entry, prelude, data["problem"])
+        _, unknown = statements.program_names(tests, entry, prelude, data["problem"])
         return f"tests that import or define {', '.join(unknown)}" if unknown else None
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return f"tests and a prelude that are Python ({error})"
@@ -111,12 +111,12 @@ def _coding(row: Row, statement: str, tests: Any, name: str) -> dict[str, Any]:
     if prelude is None:
         prelude = _given(row[statement], entry)
     try:
-        sources = code.split(tests)
+        sources = statements.split(tests)
         compile(prelude, "prelude", "exec")
-        _, unknown = names.program_names(sources, entry, prelude, row[statement])
+        _, unknown = statements.program_names(sources, entry, prelude, row[statement])
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise RowError("bad_tests", f'"{name}" is not Python: {error or type(error).__name__}') from None
-    if not any(counts for _, counts in code.marked(sources)):
+    if not any(counts for _, counts in statements.marked(sources)):
         raise RowError("no_tests", f'"{name}" asserts nothing')
     if entry is None and any("candidate(" in source for source in sources):
         raise RowError("no_entry_point", f"the tests call candidate, but entry_point is missing. {_has(row)}")
