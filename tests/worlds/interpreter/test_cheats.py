@@ -8,9 +8,8 @@ from itertools import islice
 import pytest
 
 from bough.sandbox.pool import Sandbox
-from bough.worlds.interpreter import code, reasoning, statements
+from bough.worlds.interpreter import Grade, code, reasoning, statements
 from bough.worlds.interpreter.code import Exam
-from bough.worlds.interpreter.grade import Grade
 from tests.worlds.interpreter.cheats import ANSWERS, HONEST, OTHERS, PROGRAMS
 
 CHECK = "def check(candidate):\n    assert candidate(1) == 2\n    assert candidate(10) == 20\n"
