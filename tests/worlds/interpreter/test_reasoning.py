@@ -148,13 +148,32 @@ def test_a_list_of_candidates_pays_nothing_to_any_generator(kept: dict[str, Kept
 
 
 @pytest.mark.parametrize("between", ["\n", ", ", " or "])
-def test_the_answer_among_those_to_other_problems_pays_nothing(kept: dict[str, Kept], between: str):
+@pytest.mark.parametrize("first", [False, True])
+def test_the_answer_among_those_to_other_problems_pays_nothing(kept: dict[str, Kept], between: str, first: bool):
     paid = {}
     for name, made in kept.items():
         answers = [str(entry["answer"]) for entry in made.made]
-        lists = [(index, [*(set(answers) - {answer}), answer]) for index, answer in enumerate(answers)]
-        paid[name] = sum(made.score(index, between.join(texts)) for index, texts in lists if len(texts) > 1)
+        others = [(index, answer, list(set(answers) - {answer})) for index, answer in enumerate(answers)]
+        lists = [(index, [answer, *rest] if first else [*rest, answer]) for index, answer, rest in others if rest]
+        paid[name] = sum(made.score(index, between.join(texts)) for index, texts in lists)
     assert {name: score for name, score in paid.items() if score > 0.05} == {}
+
+
+def test_another_number_with_the_same_digits_pays_nothing(kept: dict[str, Kept]):
+    changes = ("-{}", "{}/7", "{}.5", "{}e1", "{}%", "{} 0", "{}+1")
+    numbers = [
+        (made, index, entry["answer"])
+        for made in kept.values()
+        for index, entry in enumerate(made.made)
+        if re.fullmatch(r"[1-9]\d*", str(entry["answer"]))
+    ]
+    paid = [
+        (made.name, change.format(answer))
+        for made, index, answer in numbers
+        for change in changes
+        if made.score(index, change.format(answer))
+    ]
+    assert len(numbers) > 50 and paid == []
 
 
 CONSTANTS = ["0", "1", "2", "3", "-1", "Yes", "No", "True", "False", "on", "Pass", "infeasible", "[]", "{}", "0, 0",
