@@ -324,4 +324,4 @@ def test_it_is_in_the_rules_if_asked_for_in_the_form_that_is_asked_for():
     assert solved_game(WORDING, thoughts=True) in rules(example=True)
     assert solved_game(WORDING, thoughts=False) in rules(example=True, thoughts=False)
     assert rules() + "\n\n" + solved_game(WORDING, thoughts=True) == rules(example=True)
-    assert lines.ACTION_PROMPT in rules(thoughts=False) and "THOUGHT" not in rules(thoughts=False, example=True)
+    assert actions.ACTION_PROMPT in rules(thoughts=False) and "THOUGHT" not in rules(thoughts=False, example=True)

@@ -1,6 +1,6 @@
 import pytest
 
-from bough.worlds.interpreter import names
+from bough.worlds.interpreter import statements
 
 
 @pytest.mark.parametrize(
@@ -32,17 +32,20 @@ from bough.worlds.interpreter import names
 def test_a_program_defines_what_it_is_asked_for(
     sources: list[str], entry: str | None, problem: str, wanted: list[str], missing: list[str]
 ):
-    assert names.program_names(sources, entry, "", problem) == (wanted, missing)
+    assert statements.program_names(sources, entry, "", problem) == (wanted, missing)
 
 
 def test_a_prelude_defines_its_global_names():
-    assert names.defined("import os.path, a as b\nx = 1\nclass C:\n    y = 2\ndef f(z): w = 3") == {
+    assert statements.defined("import os.path, a as b\nx = 1\nclass C:\n    y = 2\ndef f(z): w = 3") == {
         "os", "b", "x", "C", "f",
     }  # fmt: skip
-    assert names.defined("for i in []:\n    from c import d") == {"i", "d"}
-    assert {"isclose", "inf"} <= (names.defined("from math import *") or set())
+    assert statements.defined("for i in []:\n    from c import d") == {"i", "d"}
+    assert {"isclose", "inf"} <= (statements.defined("from math import *") or set())
 
 
 def test_what_a_foreign_module_defines_is_not_guessed():
-    assert names.defined("from numpy import *") is None
-    assert names.program_names(["assert allclose(f(1), 1)"], None, "from numpy import *", "Write f.") == (["f"], [])
+    assert statements.defined("from numpy import *") is None
+    assert statements.program_names(["assert allclose(f(1), 1)"], None, "from numpy import *", "Write f.") == (
+        ["f"],
+        [],
+    )
