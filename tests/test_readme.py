@@ -14,7 +14,7 @@ README = (ROOT / "README.md").read_text()
 def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert run_page(README, tmp_path) == 4
+    assert run_page(README, tmp_path) == 5
 
 
 def test_files_commands_and_links_that_it_names_exist():

@@ -38,6 +38,12 @@ def test_commands_flags_files_and_links_exist(name: str):
     assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", spoken)) <= known_flags() | OTHER_PROGRAMS
 
 
+def test_pages_for_users_have_at_most_35000_words():
+    """Studies and histories are in docs/notes/."""
+    words = {name: len(page.split()) for name, page in PAGES.items() if not name.startswith("notes/")}
+    assert sum(words.values()) <= 35_000, sorted(words.items(), key=lambda item: -item[1])[:10]
+
+
 def test_every_command_has_a_row_on_the_first_page():
     listed = set()
     for verb, more in re.findall(r"`bough (\w+)([\w ·]*)`", PAGES["index.md"]):

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from bough.commands.table import stages
-from bough.config.evaluation import BASELINES
 from bough.config.run_folder import RunDir
 from bough.errors import InputError
 from bough.evaluation.comparison import compare
+from bough.evaluation.contest import BASELINES
 from bough.evaluation.results import FILE_NAME as RESULTS
 from bough.evaluation.results import ModelResult, Results
 from bough.evaluation.success import Measure, SuccessReport, report
