@@ -25,17 +25,8 @@ from typing import Any, Literal
 from bough.config.groups import SamplingConfig
 from bough.engines import vllm_worker
 from bough.engines.base import ContextFullError, EngineError, Generated
-from bough.engines.openai import (
-    LogprobError,
-    RequestRefusedError,
-    Server,
-    ServerLimits,
-    choose_model,
-    context_is_full,
-    list_models,
-    read_choice,
-    read_tokens,
-)
+from bough.engines.http import RequestRefusedError, Server, ServerLimits
+from bough.engines.openai import LogprobError, choose_model, context_is_full, list_models, read_choice, read_tokens
 from bough.engines.vllm_worker import METHOD
 from bough.errors import InputError
 from bough.files import read_json, remove
