@@ -32,6 +32,8 @@ from bough.errors import InputError
 from bough.files import read_json, remove
 from bough.types import Finish
 
+log = logging.getLogger(__name__)
+
 
 class VLLMEngine:
     """vLLM's asynchronous engine. `lora_rank` is the largest rank of adapters that it has room for.
@@ -326,8 +328,6 @@ def last_line(error: BaseException) -> str:
 # Started, for example, with
 #     VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve MODEL --enable-lora --max-loras 2
 # (without LoRA if no adapter will be loaded). Adapters are named by folder, so the server must see the same disk.
-
-log = logging.getLogger(__name__)
 
 
 class VLLMServerEngine:

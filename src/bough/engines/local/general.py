@@ -25,6 +25,8 @@ from bough.engines.local.schedule import WORTH_SHARING, Resident, Span, Store, d
 from bough.policy.policy import Policy
 from bough.trees.mixers import length_matters
 
+log = logging.getLogger(__name__)
+
 CHUNK = 2048  # tokens of prompts between two draws
 TOGETHER = 16_384  # tokens that are read together where there is no cache
 SHORT = 255  # tokens: episodes up to this length are padded to the longest of them
@@ -286,8 +288,6 @@ class GeneralRunner:
 # A model read by its own code: its attention, and the cache that transformers makes for it.
 # What such a cache can do differs from model to model and is not read off a name: `find_ways` tries each use of it on
 # a few tokens and compares with the model's forward without a cache.
-
-log = logging.getLogger(__name__)
 
 CACHE_NAMES = ("past_key_values", "cache_params", "state")  # as forward functions take their cache
 STEPS = 3  # tokens that are read one by one
