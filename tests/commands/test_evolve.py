@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bough.cli import main
-from bough.commands.table import VERBS, resolve
+from bough.commands import table
 from bough.experiments.evolve_settings import EvolveConfig
 from bough.experiments.recipe import load_recipe
 from bough.experiments.record import StageRecord
@@ -100,7 +100,7 @@ def test_a_stage_reads_the_newest_data_of_its_method(tmp_path: Path):
         (tmp_path / "r.yaml").write_text(f"{stages}  - evolve: {{method: {method}}}\n")
         *_, (stage, settings) = Run(load_recipe(tmp_path / "r.yaml", {}), tmp_path / "run").settings()
         assert stage.verb == "evolve" and settings["train_file"] == str(tmp_path / "run" / source)
-    assert resolve(VERBS["evolve"].config) is EvolveConfig
+    assert table.command("evolve").config is EvolveConfig
 
 
 def test_a_stage_hands_its_winner_on(tmp_path: Path):

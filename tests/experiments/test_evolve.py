@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
+from bough.config.run_folder import MetricsFile
 from bough.errors import InputError
 from bough.evaluation.intervals import wilson
 from bough.experiments import evolve as loop
@@ -19,7 +20,6 @@ from bough.experiments.generation import Generation, Individual
 from bough.experiments.lessons import RecordLessons
 from bough.experiments.members import Trainees
 from bough.models.resolve import resolve
-from bough.training.loop import MetricsFile
 from bough.types import Call
 from tests.experiments.small import SETTINGS, config, pairs, pairs_file
 

@@ -6,11 +6,11 @@ from statistics import fmean
 import pytest
 import torch
 
+from bough.config.run_folder import MetricsFile
 from bough.experiments.evolve import Evolved, evolve
 from bough.methods.sft import SFT, SFTConfig
 from bough.policy.load import load_call_builder
 from bough.policy.policy import Policy
-from bough.training.loop import MetricsFile
 from bough.types import Message, Task, Trajectory
 from tests.experiments.small import SETTINGS, WORDS, config, say
 

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from bough.config.publish import CardConfig
 from bough.experiments.evolve_settings import EvolveConfig
-from bough.report.card import make_card
+from bough.report.card import CardConfig, make_card
 from tests.experiments.family import FAMILY, REPORT
 from tests.report import folders
 from tests.report.test_card import HOSTILE

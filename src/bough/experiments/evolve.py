@@ -24,7 +24,7 @@ from bough.config.base import Config
 from bough.config.flags import plain_type
 from bough.config.groups import ClusterConfig
 from bough.config.parts import flattened, leaves, parts
-from bough.config.run_folder import RunDir
+from bough.config.run_folder import MetricsFile, RunDir
 from bough.config.training import TrainingConfig
 from bough.config.yaml_file import YamlFile
 from bough.errors import InputError
@@ -42,7 +42,6 @@ from bough.models.resolve import model_digest
 from bough.policy.adapters import read_shape, start_adapter
 from bough.policy.load import base_and_adapter, load_call_builder
 from bough.policy.processes import Processes
-from bough.training.loop import MetricsFile
 from bough.training.method import Data
 from bough.training.run import Origin, run_of
 from bough.training.trackers import PopulationTrackers

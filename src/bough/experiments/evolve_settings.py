@@ -145,13 +145,16 @@ class EvolutionTrackingConfig(Config):
 
 
 class EvolveConfig(ReportConfig):
-    """Trains a population of adapters on one base model and breeds it by fitness.
+    """Evolution of a population of adapters: several are trained with different settings; the fittest on held-out data
+    have children with changed settings, and the fittest of the last generation is the result.
 
     In each generation every member makes some updates with its own settings, then all members
     are compared on the same held-out records or on the same tasks of an environment. Children of
     fit members inherit adapter and optimizer state, and mutate. The winner is measured again on
     records or tasks that no member was selected on.
     """
+
+    command = "evolve"
 
     recipe: str | None = Field(
         None,

@@ -27,8 +27,8 @@ from bough.files import derived_seed
 from bough.ledger import Mean, add_metrics
 from bough.methods.dpo import DPO, DPOConfig
 from bough.methods.grpo import GRPOConfig
+from bough.methods.grpo_online import OnlineGRPO
 from bough.methods.sft import SFT, SFTConfig
-from bough.online.grpo import OnlineGRPO
 from bough.policy.adapters import load_named, lora
 from bough.policy.load import base_and_adapter, load_model
 from bough.policy.policy import Policy

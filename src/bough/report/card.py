@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
+from pydantic import AfterValidator, Field
 
-from bough.config.publish import CardConfig
+from bough.config.groups import ReportConfig
 from bough.errors import InputError
 from bough.files import cache_folder, write_atomically
 from bough.ledger import plural
@@ -32,6 +33,65 @@ from bough.report.lineage import (
 )
 from bough.report.usage import usage
 from bough.terminal.console import printable
+
+HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+LANGUAGE = re.compile(r"[a-z]{2,3}")
+
+
+LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
+
+
+def _hub_id(value: str) -> str:
+    if not HUB_ID.fullmatch(value) or len(value) > 96 or "--" in value or ".." in value:
+        raise ValueError("a name on the Hub is written org/name")
+    return value
+
+
+def _language(value: str) -> str:
+    if not LANGUAGE.fullmatch(value):
+        raise ValueError("a language is an ISO 639 code such as en")
+    return value
+
+
+def _license(value: str) -> str:
+    if not LICENSE.fullmatch(value):
+        raise ValueError("a license is one of the Hub's identifiers, such as apache-2.0, mit or other")
+    return value
+
+
+HubId = Annotated[str, AfterValidator(_hub_id)]
+
+
+RUN = "the run folder of a recipe or of one training stage"
+
+
+class CardConfig(ReportConfig):
+    """Writes the model card (README.md) of a trained model, from the files of its run alone."""
+
+    run: Path = Field(description=RUN, json_schema_extra={"positional": True})
+    repo: HubId | None = Field(None, description="the adapter's name on the Hub, org/name, for the usage example")
+    name: str | None = Field(
+        None, min_length=1, description="title of the card (default: the name of the repo or the run)"
+    )
+    base_model: HubId | None = Field(
+        None, description="the base model's name on the Hub, if the run only has it as a local folder"
+    )
+    license: Annotated[str, AfterValidator(_license)] | None = Field(
+        None, description="license of the adapter, as a Hub identifier: apache-2.0, mit, other"
+    )
+    datasets: list[HubId] = Field([], description="datasets on the Hub that the training data came from")
+    language: list[Annotated[str, AfterValidator(_language)]] = Field(
+        [], description="languages as ISO 639 codes: en, de"
+    )
+    evaluations: list[Path] = Field([], description="more results of `bough eval --environment` to report")
+    output: Path | None = Field(
+        None,
+        description="the file to write (default: README.md in the folder of the weights)",
+        json_schema_extra={"short": "-o"},
+    )
+    overwrite: bool = Field(False, description="replace an existing card")
 
 
 @dataclass(frozen=True)
@@ -144,24 +204,6 @@ def _missing(base: BaseModel, found: Sequence[Measured], config: CardConfig) -> 
 
 # The training sections of a card: the aim, the data and the settings of each stage.
 
-METHODS = {
-    "sft": "Supervised fine-tuning",
-    "dpo": "Direct preference optimisation",
-    "grpo": "Group-relative policy optimisation",
-    "distill": "Distillation from a teacher",
-    "evolve": "Evolution of a population of adapters",
-}
-AIMS = {
-    "sft": "The model learns to reply as in the demonstrations; only replies are trained, never observations.",
-    "dpo": "Given the same history, the chosen reply becomes more likely than the rejected one, relative to the "
-    "model that the stage started from.",
-    "grpo": "Several attempts at each task are compared; those with a reward above the group's mean become "
-    "more likely.",
-    "distill": "In every state that the model itself gets into, its distribution over the next token moves towards "
-    "that of a teacher.",
-    "evolve": "Several adapters are trained with different settings; the fittest on held-out data have children with "
-    "changed settings, and the fittest of the last generation is this model.",
-}
 REASONS = {
     "loop": "repeats an earlier action with the same result, without progress",
     "loop_prev_action": "repeats the previous action without progress",
@@ -196,7 +238,7 @@ def objective(about: str, lineage: Lineage) -> Iterator[str]:
     if about:
         yield plain(about)
     for stage in lineage.stages:
-        yield f"**{METHODS[stage.verb]}** ({plain(stage.name)}). {AIMS[stage.verb]}"
+        yield f"**{stage.method}** ({plain(stage.name)}). {stage.aim}"
 
 
 def pipeline(base: BaseModel, lineage: Lineage) -> str:
@@ -207,7 +249,7 @@ def pipeline(base: BaseModel, lineage: Lineage) -> str:
     for number, stage in enumerate(lineage.stages, 1):
         last = stage is lineage.last
         bar = " " if last else "│"
-        lines += ["│", f"{'└' if last else '├'}── {number}. {stage.name}: {METHODS[stage.verb]}"]
+        lines += ["│", f"{'└' if last else '├'}── {number}. {stage.name}: {stage.method}"]
         lines[-1] += " (this model)" if last else ""
         lines += [f"{bar}      {fact}" for fact in _facts(stage)]
     return "\n".join(lines)

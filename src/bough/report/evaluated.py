@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bough.config.evaluation import BASELINES
+from bough.commands.table import stages
 from bough.config.run_folder import RunDir
 from bough.errors import InputError
 from bough.evaluation.comparison import compare
+from bough.evaluation.contest import BASELINES
 from bough.evaluation.results import FILE_NAME as RESULTS
 from bough.evaluation.results import ModelResult, Results
 from bough.evaluation.success import Measure, SuccessReport, report
-from bough.experiments.recipe import FILE_NAME, KINDS, Recipe, plan, read_recipe
+from bough.experiments.recipe import FILE_NAME, Recipe, plan, read_recipe
 from bough.experiments.record import StageRecord
 from bough.files import nearby
 from bough.models.resolve import BUILT_IN
@@ -93,7 +94,7 @@ def _accepted(folder: Path, recipe: Recipe) -> Path:
     model: Path | None = None
     for stage in plan(recipe):
         here = folder / stage.folder
-        record, kind = StageRecord.read(here), KINDS.get(stage.verb)
+        record, kind = StageRecord.read(here), stages().get(stage.verb)
         if kind is None or record is None or not record.finished:
             continue
         if kind.writes == "model":

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from bough.chat import hermes
+from bough.chat import tool_calls
 from bough.cli import main as bough
 from bough.types import Group, Message, Task, ToolCall, Trajectory, Turn
 from tests.experiments.small import pairs_file
@@ -75,7 +75,7 @@ def evolved(folder: Path) -> None:
 def _attempt(task: Task, number: int, calls: list[tuple[str, str]], answer: str) -> Trajectory:
     turns = []
     for code, printed in calls:
-        call = hermes.call_text(ToolCall(name="code_interpreter", arguments={"code": code}))
+        call = tool_calls.call_text(ToolCall(name="code_interpreter", arguments={"code": code}))
         seen = [Message(role="tool", content=printed, name="code_interpreter")]
         turns.append(Turn(reply=Message(role="assistant", content=call), action=call, observation=seen))
     right = answer == "273"

@@ -11,15 +11,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from bough.chat import hermes
-from bough.chat.forms import MalformedError
+from bough.chat import tool_calls
+from bough.chat.tool_calls import MalformedError
 from bough.config.parts import leaves
+from bough.curation.advantages import group_advantages
 from bough.data.base import Sample
 from bough.environments.rubric import score
 from bough.errors import BoughError, InputError, RowError
 from bough.experiments.recipe import read_settings
 from bough.files import open_file, text_digest
-from bough.methods.advantages import group_advantages
 from bough.report.viewer.contents import fetch, goal
 from bough.report.viewer.index import Index, lines_of_task, neighbours
 from bough.types import Call, Group, Message, Pair, ToolCall, Trajectory, Turn
@@ -326,7 +326,7 @@ def _spoken(content: str, action: str | None) -> list[Part]:
     content = content.strip()
     if len(content) > MAX_PARSED:
         return [_text("reply", content)]
-    if hermes.OPEN in content:
+    if tool_calls.OPEN in content:
         return _with_calls(content)
     if content.startswith("<think>") and (action is None or content != action.strip()):
         # What follows the last end: a reply may think more than once, and each copy of the rest takes time.
@@ -337,9 +337,9 @@ def _spoken(content: str, action: str | None) -> list[Part]:
 
 def _with_calls(content: str) -> list[Part]:
     try:
-        said = hermes.parse(content)
+        said = tool_calls.parse(content)
     except MalformedError:
-        before, tag, rest = content.partition(hermes.OPEN)
+        before, tag, rest = content.partition(tool_calls.OPEN)
         return [_text("thought", before), _text("broken call", tag + rest)]
     answer = [_text("reply", said.action)] if not said.calls else []
     return [_text("thought", said.thought), *answer, *map(_spoken_call, said.calls)]
