@@ -162,7 +162,7 @@ def failing(error: Exception) -> FakeEngine:
     return FakeEngine(say=say)
 
 
-def test_a_failing_engine_counts_even_if_the_agent_does_not_mind():
+def test_a_failing_engine_is_the_engines_fault_whatever_the_agent_does():
     def agent(base_url: str) -> bool:
         with pytest.raises(urllib.request.HTTPError):
             ask(base_url, user("x"))
@@ -170,9 +170,6 @@ def test_a_failing_engine_counts_even_if_the_agent_does_not_mind():
 
     with pytest.raises(EngineError, match="the engine is gone"):
         played(agent, failing(EngineError("the engine is gone")))
-
-
-def test_a_failing_engine_is_the_engines_fault_even_if_the_agent_raises():
     with pytest.raises(EngineError, match="the engine is gone"):
         played(lambda base_url: ask(base_url, user("x")), failing(EngineError("the engine is gone")))
 

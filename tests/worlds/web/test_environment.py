@@ -49,12 +49,9 @@ def test_an_episode_from_start_to_success(run):
     assert (end.terminated, end.success, end.reward, end.progress) == (True, True, 1.0, 1.0)
 
 
-def test_a_wrong_answer_ends_in_failure(run):
+def test_wrong_answers_end_in_failure_and_part_of_the_reward_is_kept(run):
     *_, end = run(play(web("login-user"), "click('3')"))
     assert (end.terminated, end.success, end.reward, end.progress) == (True, False, -1.0, 0.0)
-
-
-def test_part_of_the_reward_is_kept_but_is_no_success(run):
     *_, end = run(play(web("find-greatest"), "click('1')", "click('4')"))
     assert (end.success, end.reward, end.progress) == (False, 0.1, 0.1)
 
@@ -300,7 +297,7 @@ def spelled(goal, *lines):
     return [spell(call) for call in calls]
 
 
-def test_elements_are_clicked_fields_filled_with_the_goals_words_and_options_chosen():
+def test_choices_are_clicks_words_of_the_goal_and_options():
     lines = [
         Line("Name"),
         Line("", 1, "text", facts={"value": ""}),
@@ -315,13 +312,7 @@ def test_elements_are_clicked_fields_filled_with_the_goals_words_and_options_cho
         "select_option('3', 'x')",
         "select_option('3', 'y')",
     ]
-
-
-def test_what_is_disabled_is_left_alone():
     assert spelled("Go", Line("Go", 1, "button", facts={"disabled": True})) == []
-
-
-def test_a_goal_without_quotes_gives_its_last_word():
     assert spelled("Enter 5", Line("", 1, "textarea")) == ["click('1')", "fill('1', '5')"]
 
 
@@ -332,6 +323,10 @@ def test_the_rules_name_every_action_in_the_form_it_is_written_in():
     for name in SIGNATURES:
         assert f"\n{name}(" in environment.text(functions)
         assert f"\n{name.upper()}(" in environment.text(commands)
+    assert environment.text(functions).endswith(functions.PROMPT)
+    assert environment.text(commands).endswith(commands.PROMPT)
+    text = environment.text(functions, ["click", "fill"])
+    assert "\nclick('3') - " in text and "\nfill('3', 'text') - " in text and "scroll" not in text
 
 
 def test_the_rules_own_examples_can_be_bound():
@@ -341,25 +336,12 @@ def test_the_rules_own_examples_can_be_bound():
             bind(functions.parse(usage).calls[0])
 
 
-def test_the_rules_end_with_how_to_speak():
-    assert environment.text(functions).endswith(functions.PROMPT)
-    assert environment.text(commands).endswith(commands.PROMPT)
-
-
 def test_a_call_on_numbers_becomes_a_command_on_selectors():
     fill = ToolCall(name="fill", arguments={"0": "1", "1": "x"})
     assert environment.as_command(fill, LINES) == 'FILL(selector="#a", text="x")'
     drag = ToolCall(name="drag", arguments={"element": "2", "target": "1"})
     assert environment.as_command(drag, LINES) == 'DRAG(selector="form > button", target="#a")'
     assert environment.as_command(ToolCall(name="wait"), LINES) == "WAIT()"
-
-
-def test_the_command_means_the_same_action():
     call = ToolCall(name="scroll", arguments={"0": "down", "1": "1"})
     written = commands.parse(f"action: {environment.as_command(call, LINES)}").calls[0]
     assert bind(written).arguments == {"direction": "down", "element": "#a"}
-
-
-def test_only_the_actions_asked_for_are_told():
-    text = environment.text(functions, ["click", "fill"])
-    assert "\nclick('3') - " in text and "\nfill('3', 'text') - " in text and "scroll" not in text
