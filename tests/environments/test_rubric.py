@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from bough.curation.advantages import group_advantages
 from bough.environments.rewards import bounded
 from bough.environments.rubric import REWARDS, Rubric, find, parameters, score
 from bough.errors import InputError, RewardRangeError
-from bough.methods.advantages import group_advantages
 from bough.types import Task, Trajectory
 from tests.environments.records import trajectory, turn
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bough.chat import hermes
+from bough.chat import tool_calls
 from bough.config.groups import LimitsConfig
 from bough.environments import tools
 from bough.environments.base import EnvironmentFailedError, Observation
@@ -259,7 +259,7 @@ def collected(script: Script) -> tuple[Any, list[Trajectory]]:
 
 def test_a_model_cannot_leave_the_statistics_by_raising(caplog: pytest.LogCaptureFixture):
     """Every episode counts as a failure, and the author's line is logged once."""
-    reply = hermes.call_text(ToolCall(name="do", arguments={"what": "KeyError"}))
+    reply = tool_calls.call_text(ToolCall(name="do", arguments={"what": "KeyError"}))
     with caplog.at_level(logging.WARNING):
         tally, kept = collected(Script([reply]))
     assert (tally.episodes, tally.successes, tally.lost, tally.faults) == (4, 0, {}, {})

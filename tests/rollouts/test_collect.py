@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from bough.config.evaluation import EvalConfig
 from bough.config.groups import CollectConfig, LimitsConfig
 from bough.environments.base import Environment, Observation
 from bough.errors import InputError, RowError
+from bough.evaluation.contest import EvalConfig
 from bough.rollouts.agents import ExpertAgent, RandomAgent
 from bough.rollouts.collect import AllLostError, Tally, collect
 from bough.rollouts.runner import Attempt, LocalRunner, attempts, wanted_tasks
@@ -114,9 +114,13 @@ def test_fewer_tasks_than_were_asked_for_are_told(settings: Any, tmp_path: Path,
     (tmp_path / "tasks.jsonl").write_text('{"id": "a", "goal": 2}\n{"id": "b", "goal": 2}\n')
     values = {"environment": "tests.environments.worlds:Counting", "output": tmp_path}
     values |= {"task_file": tmp_path / "tasks.jsonl", "model": "expert"}
-    assert [task.id for task in wanted_tasks(Counting, settings(**values, tasks=2))] == ["a", "b"]
+
+    def wanted(config: CollectConfig | EvalConfig) -> list[Task]:
+        return wanted_tasks(Counting, config.environment, config.tasks, config.seed)
+
+    assert [task.id for task in wanted(settings(**values, tasks=2))] == ["a", "b"]
     assert capsys.readouterr().err == ""
-    assert len(wanted_tasks(Counting, settings(**values, tasks=50))) == 2
+    assert len(wanted(settings(**values, tasks=50))) == 2
     assert capsys.readouterr().err == "50 tasks were requested; there are only 2\n"
 
 

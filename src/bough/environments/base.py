@@ -21,9 +21,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic_core import from_json, to_json
 
-from bough.chat.forms import MalformedError
-from bough.chat.hermes import reply_text
-from bough.chat.reply import Reply
+from bough.chat.tool_calls import MalformedError, Reply, reply_text
 from bough.config.base import Config
 from bough.errors import BoughError, RewardRangeError, describe_failure, short_repr
 from bough.ledger import is_finite

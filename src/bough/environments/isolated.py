@@ -22,7 +22,7 @@ from types import CoroutineType, NoneType
 from typing import Any, TypeVar, cast
 
 from bough import event_loop
-from bough.chat.reply import Reply
+from bough.chat.tool_calls import Reply
 from bough.environments.base import (
     Environment,
     EnvironmentFailedError,

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
-from bough.chat.reply import Reply
+from bough.chat.tool_calls import Reply
 from bough.config.base import is_code
 from bough.config.groups import AGENT_PREFIX
 from bough.config.groups import AGENT_PREFIX as PREFIX

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, TypeVar
 
-from bough.chat.reply import Reply
+from bough.chat.tool_calls import Reply
 from bough.environments.base import Observation
 from bough.errors import BoughError
 from bough.types import Message, Task, Trajectory

@@ -43,9 +43,8 @@ from pydantic import ConfigDict, Field, JsonValue, PydanticSchemaGenerationError
 from pydantic_core import to_json
 from typing_extensions import TypedDict
 
-from bough.chat import call_form, functions, hermes
-from bough.chat.forms import MalformedError
-from bough.chat.reply import Reply
+from bough.chat import actions, tool_calls
+from bough.chat.tool_calls import MalformedError, Reply
 from bough.environments.base import MAX_TEXT, Environment, Observation
 from bough.errors import (
     BoughError,
@@ -293,7 +292,7 @@ MAX_NAME = 80
 MIN_ERROR = 200
 # The share of a step's time that all calls of a reply have together; the rest is for answering.
 SHARE = 0.8
-NOT_IN_TAGS = f"\n(The call was not inside {hermes.OPEN}{hermes.CLOSE}. Write it there.)"
+NOT_IN_TAGS = f"\n(The call was not inside {tool_calls.OPEN}{tool_calls.CLOSE}. Write it there.)"
 
 
 @dataclass
@@ -352,7 +351,7 @@ class ToolCallEnvironment(Environment):
         """The result of a reply without a call: the end if `success` judges, otherwise an invalid reply."""
         if self._judges:
             return Observation.end()
-        return Observation.say(f"{hermes.PROMPT}\nThe tools are {', '.join(self.tool_names)}.", error="malformed")
+        return Observation.say(f"{tool_calls.PROMPT}\nThe tools are {', '.join(self.tool_names)}.", error="malformed")
 
     async def step(self, reply: str) -> Observation:
         self._turn = None
@@ -360,7 +359,7 @@ class ToolCallEnvironment(Environment):
             said = Reply.of(reply).parsed
         except MalformedError as error:
             return Observation.say(str(error), error="malformed")
-        calls = said.calls or call_form.read_calls(said.action, self.tool_names)
+        calls = said.calls or tool_calls.read_calls(said.action, self.tool_names)
         if not calls:
             return await self._judged(await self._answer(said.action))
         turn = self._turn = _Turn(time.monotonic() + SHARE * self.step_timeout_s)
@@ -375,7 +374,7 @@ class ToolCallEnvironment(Environment):
             )
         ended = self._end or Observation()
         info = {**ended.info, RAISED: turn.raised} if turn.raised else ended.info
-        action = "\n".join(map(hermes.call_text, calls))
+        action = "\n".join(map(tool_calls.call_text, calls))
         seen = replace(ended, messages=tuple(turn.messages), action=action, error=turn.wrong, info=info)
         return await self._judged(seen)
 
@@ -524,13 +523,13 @@ class ToolEnvironment(ToolCallEnvironment):
                 f"{short_path(author.f_code.co_filename)}:{author.f_lineno}: {type(self).__name__} has no tool "
                 f"{name!r:.80}; the tools are {', '.join(self.schemas) or 'none'}"
             )
-        return hermes.write(hermes.call_text(ToolCall(name=name, arguments=arguments)), thought)
+        return tool_calls.write(tool_calls.call_text(ToolCall(name=name, arguments=arguments)), thought)
 
     def say(self, action: str, thought: str = "") -> str:
         """`action` may be written as in Python, `sell("apple", count=2)`; anything else is an answer."""
-        call = functions.read_call(action)
+        call = actions.read_call(action)
         if call is None or call.name not in self.schemas:
-            return hermes.write(action, thought)
+            return tool_calls.write(action, thought)
         return self.call(call.name, thought, **self.schemas[call.name].named(call.arguments))
 
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from pydantic import JsonValue, ValidationError
 
-from bough.chat.hermes import reply_text
+from bough.chat.tool_calls import reply_text
 from bough.config.groups import LimitsConfig
 from bough.data.base import row_error
 from bough.engines.base import Answer, Chat, ContextFullError, EngineError

@@ -19,13 +19,12 @@ from typing import Any, cast
 
 from bough import event_loop
 from bough.config.groups import LimitsConfig, SamplingConfig
-from bough.config.play import EnvCheckConfig
 from bough.engines.base import Answer, ModelChat
 from bough.engines.server.app import Endpoint, listen, need_server
 from bough.engines.server.session import Session, SessionConfig
 from bough.engines.server.store import Recorder, SessionOutcome, trajectory_of
 from bough.environments.base import EnvironmentFailedError, blame
-from bough.environments.check import NONSENSE, CheckReport, check
+from bough.environments.check import NONSENSE, CheckReport, EnvCheckConfig, check
 from bough.environments.isolated import Isolated, shut_down, take_thread
 from bough.environments.registry import OwnAgent, find
 from bough.environments.tasks import configured, first_tasks, tasks_of

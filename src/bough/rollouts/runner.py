@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
 
-from bough.config.evaluation import EvalConfig
-from bough.config.groups import CollectConfig, LimitsConfig
+from bough.config.groups import LimitsConfig, PlayedTasksConfig
 from bough.environments.base import Environment
 from bough.environments.tasks import first_tasks, tasks_of
 from bough.files import derived_seed
@@ -74,18 +73,20 @@ class Attempt:
     temperature: float | None = None
 
 
-def wanted_tasks(environment_class: type[Environment], config: CollectConfig | EvalConfig) -> list[Task]:
+def wanted_tasks(
+    environment_class: type[Environment], wanted: PlayedTasksConfig, num_tasks: int, seed: int
+) -> list[Task]:
     """The tasks that the settings ask for. Warns if there are fewer."""
     source = tasks_of(
         environment_class,
-        options=config.environment.options,
-        split=config.environment.split,
-        task_file=config.environment.task_file,
-        seed=config.seed,
+        options=wanted.options,
+        split=wanted.split,
+        task_file=wanted.task_file,
+        seed=seed,
     )
-    tasks = first_tasks(source, config.tasks)
-    if len(tasks) < config.tasks:
-        console.err().print(f"{config.tasks} tasks were requested; there are only {len(tasks)}", style="yellow")
+    tasks = first_tasks(source, num_tasks)
+    if len(tasks) < num_tasks:
+        console.err().print(f"{num_tasks} tasks were requested; there are only {len(tasks)}", style="yellow")
     return tasks
 
 

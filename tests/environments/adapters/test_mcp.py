@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from bough.chat import hermes
+from bough.chat import tool_calls
 from bough.environments.base import EnvironmentFailedError
 from bough.environments.registry import find
 from bough.errors import InputError
@@ -38,7 +38,7 @@ SELL = {
 
 
 def call(name: str, **arguments: Any) -> str:
-    return hermes.call_text(ToolCall(name=name, arguments=arguments))
+    return tool_calls.call_text(ToolCall(name=name, arguments=arguments))
 
 
 def task(data: dict[str, Any], **more: Any) -> Task:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bough.chat.functions import read_call
+from bough.chat.actions import read_call
 from bough.environments.base import EnvironmentFailedError
 from bough.errors import InputError
 from bough.worlds.web.actions import bind, render

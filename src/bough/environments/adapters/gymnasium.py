@@ -18,8 +18,8 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.spaces import Discrete, Space, Text, flatdim
 from pydantic import Field, JsonValue
 
-from bough.chat.functions import spoken
-from bough.chat.reply import Reply
+from bough.chat.actions import spoken
+from bough.chat.tool_calls import Reply
 from bough.config.base import Config
 from bough.environments.adapters.names import seeded_tasks, subclass
 from bough.environments.base import Environment, EnvironmentFailedError, Observation

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic import JsonValue
 
-from bough.chat import functions, hermes
+from bough.chat import actions, tool_calls
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.environments.tools import ToolCallEnvironment
 from bough.errors import InputError, short_repr
@@ -133,15 +133,15 @@ class RemoteToolEnvironment(ToolCallEnvironment):
 
     def say(self, action: str, thought: str = "") -> str:
         """`action` may be written as in Python, `price("apple")`; anything else is an answer."""
-        call = functions.read_call(action)
+        call = actions.read_call(action)
         if call is None or call.name not in self.tool_names:
-            return hermes.write(action, thought)
+            return tool_calls.write(action, thought)
         [schema] = [one["function"]["parameters"] for one in self.tools if one["function"]["name"] == call.name]
         names = dict(enumerate(schema.get("properties", {})))
         arguments = {
             names.get(int(key), key) if key.isdecimal() else key: value for key, value in call.arguments.items()
         }
-        return hermes.write(hermes.call_text(ToolCall(name=call.name, arguments=arguments)), thought)
+        return tool_calls.write(tool_calls.call_text(ToolCall(name=call.name, arguments=arguments)), thought)
 
 
 # Tasks by seed: most other libraries know a task only as the seed of a reset.

@@ -18,8 +18,8 @@ from textarena import GAME_ID, ObservationType
 from textarena.envs.registration import ENV_REGISTRY
 from textarena.wrappers import ActionFormattingWrapper
 
-from bough.chat.functions import spoken
-from bough.chat.reply import Reply
+from bough.chat.actions import spoken
+from bough.chat.tool_calls import Reply
 from bough.config.base import Config
 from bough.engines.base import EngineError
 from bough.engines.openai import Server, ServerLimits
