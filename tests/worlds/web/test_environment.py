@@ -8,9 +8,8 @@ import subprocess
 import sys
 
 import pytest
-from bough.chat.functions import spell
 
-from bough.chat import commands, functions
+from bough.chat.actions import COMMANDS, FUNCTIONS, function_text
 from bough.config.groups import LimitsConfig
 from bough.environments.base import EnvironmentFailedError
 from bough.errors import InputError
@@ -294,7 +293,7 @@ def spelled(goal, *lines):
     calls = choices(View(goal, lines, False, 0.0, ""))
     for call in calls:
         bind(call)
-    return [spell(call) for call in calls]
+    return [function_text(call) for call in calls]
 
 
 def test_choices_are_clicks_words_of_the_goal_and_options():
@@ -321,19 +320,19 @@ LINES = [Line("Name"), Line("", 1, "text", "#a"), Line("Go", 2, "button", "form 
 
 def test_the_rules_name_every_action_in_the_form_it_is_written_in():
     for name in SIGNATURES:
-        assert f"\n{name}(" in environment.text(functions)
-        assert f"\n{name.upper()}(" in environment.text(commands)
-    assert environment.text(functions).endswith(functions.PROMPT)
-    assert environment.text(commands).endswith(commands.PROMPT)
-    text = environment.text(functions, ["click", "fill"])
+        assert f"\n{name}(" in environment.text(FUNCTIONS)
+        assert f"\n{name.upper()}(" in environment.text(COMMANDS)
+    assert environment.text(FUNCTIONS).endswith(FUNCTIONS.prompt)
+    assert environment.text(COMMANDS).endswith(COMMANDS.prompt)
+    text = environment.text(FUNCTIONS, ["click", "fill"])
     assert "\nclick('3') - " in text and "\nfill('3', 'text') - " in text and "scroll" not in text
 
 
 def test_the_rules_own_examples_can_be_bound():
-    for line in environment.text(functions).splitlines():
+    for line in environment.text(FUNCTIONS).splitlines():
         usage, dash, _ = line.partition(" - ")
         if dash and "x" not in usage.partition("(")[2]:
-            bind(functions.parse(usage).calls[0])
+            bind(FUNCTIONS.parse(usage).calls[0])
 
 
 def test_a_call_on_numbers_becomes_a_command_on_selectors():
@@ -343,5 +342,5 @@ def test_a_call_on_numbers_becomes_a_command_on_selectors():
     assert environment.as_command(drag, LINES) == 'DRAG(selector="form > button", target="#a")'
     assert environment.as_command(ToolCall(name="wait"), LINES) == "WAIT()"
     call = ToolCall(name="scroll", arguments={"0": "down", "1": "1"})
-    written = commands.parse(f"action: {environment.as_command(call, LINES)}").calls[0]
+    written = COMMANDS.parse(f"action: {environment.as_command(call, LINES)}").calls[0]
     assert bind(written).arguments == {"direction": "down", "element": "#a"}
