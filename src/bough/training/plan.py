@@ -484,7 +484,7 @@ def _why_not_recorded(config: TrainingConfig, model: Any, shape: Shape, free_byt
 
 
 def not_recorded(config: TrainingConfig) -> list[str]:
-    """Settings that rule out CUDA graphs; what of a model does, `Layers.not_recordable` knows."""
+    """Settings that rule out CUDA graphs; what of a model does, `RowReader.not_recordable` knows."""
     given = {
         "--gradient-checkpointing": config.machine.gradient_checkpointing,
         "--qlora": config.lora.qlora,

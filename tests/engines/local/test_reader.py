@@ -52,7 +52,7 @@ def test_one_compiled_form_serves_all_layers_prompts_and_draws_alike(traced):
 
 def test_what_was_compiled_for_training_is_left_alone_and_not_used():
     policy = Policy(make("llama"), compile=True).train()
-    layers = list(policy.layers)
+    layers = list(policy.row_reader.layers)
     before = [layer._compiled_call_impl for layer in layers]
     attention = policy.base.config._attn_implementation
     reader = TokenReader(policy)
@@ -68,7 +68,7 @@ def test_layers_that_see_differently_far_are_not_compiled_and_that_is_said(trace
     reader = TokenReader(Policy(make("gemma3")).eval(), compile=True)
     assert "not compiled" in caplog.text
     with reader.reading():
-        assert all(layer._compiled_call_impl is None for layer in reader.policy.layers)
+        assert all(layer._compiled_call_impl is None for layer in reader.policy.row_reader.layers)
 
 
 def test_of_two_readers_at_work_the_last_to_end_switches_onednn_on_again(monkeypatch):
