@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,15 +26,13 @@ from bough.trees.build import Ids
 FEW_LEVELS = 3
 
 
-class PaddedStep(Protocol):
-    """Runs a recurrence over S segments, padded to N nodes each.
-
-    Takes inputs [S, N, ...], zero after a segment's end, and the states before the segments,
-    None for states of zero. Gives outputs [S, N, ...] and the states after the segments,
-    which padding must not change.
-    """
-
-    def __call__(self, inputs: Sequence[Tensor], before_S: Tensor | None, /) -> tuple[Tensor, Tensor]: ...
+# Runs a recurrence over S segments, padded to N nodes each. Takes inputs [S, N, ...], zero after a segment's end, and
+# the states before the segments, None for states of zero. Gives outputs [S, N, ...] and the states after the segments,
+# which padding must not change.
+PaddedStep = Callable[[Sequence[Tensor], Tensor | None], tuple[Tensor, Tensor]]
+# The same over segments one after the other: inputs and outputs are [1, M, ...], and the segments' bounds [S + 1] come
+# last, on the device and on the CPU.
+PackedStep = Callable[[Sequence[Tensor], Tensor | None, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -250,18 +248,6 @@ def odd_windows(parent_L: Ids, size: int) -> tuple[Ids, Ids]:
 # a state of zero) and A (from the identity, with values of zero) of all segments that others continue; small products
 # then carry the states from level to level; and a second launch computes the outputs of all segments at once. Roots
 # start from zero: their first launch is the last.
-
-
-class PackedStep(Protocol):
-    """Runs a recurrence over segments one after the other: inputs [1, M, ...], with the segments' bounds [S + 1].
-
-    Takes the states before the segments, None for states of zero, and gives outputs [1, M, ...]
-    and the states after the segments.
-    """
-
-    def __call__(
-        self, inputs: Sequence[Tensor], before_S: Tensor | None, bounds: Tensor, bounds_on_cpu: Tensor, /
-    ) -> tuple[Tensor, Tensor]: ...
 
 
 @dataclass(frozen=True)
