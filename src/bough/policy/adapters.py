@@ -198,10 +198,6 @@ def reference(model: Any, layers: Sequence[Any]) -> Iterator[None]:
 
 
 # A LoRA adapter's matrices by themselves, without a model: what an engine needs to sample with it.
-# AdapterWeights.read("runs/red/adapter")     # a folder, as peft and Bough save adapters
-# AdapterWeights.of(policy.model)             # a copy of what a policy has in memory
-# AdapterWeights.of_each(policy.model, names) # copies of several adapters, by their names
-# AdapterWeights.of_tensors(tensors, config)  # tensors with peft's names, and the adapter's configuration
 
 # As peft saves a tensor, and as a model in memory names it (then with the adapter's name).
 TENSOR = re.compile(r"(?:base_model\.model\.)?(?P<layer>.+)\.lora_(?P<side>[AB])(?:\.[^.]+)?\.weight")
@@ -513,8 +509,6 @@ def _settings(shape: Lora) -> dict[str, Any]:
         "experts": shape.experts,
     }
 
-
-# A digest of weights, computed where they are.
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of a weight
 BLOCK = 1024  # weights that are added up together

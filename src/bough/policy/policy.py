@@ -30,7 +30,7 @@ from bough.policy.processes import gather, is_sharded, most, shard
 from bough.policy.recorded import RecordedReads, padded, uses_dropout
 from bough.policy.routing import Routers, Routing, routing
 from bough.trees.attend import block_mask, dense_mask, flex_tree_attention, sdpa_tree_attention
-from bough.trees.build import CallTokens, TokenTree
+from bough.trees.build import CallTokens, TokenTree, to_device
 from bough.trees.mixers import (
     STATEFUL,
     Sight,
@@ -41,7 +41,7 @@ from bough.trees.mixers import (
     let_mixers_branch,
 )
 from bough.trees.pack import PlainRow, TreeRow, plain_row, plain_rows, tree_rows
-from bough.trees.recurrent import Branching, to_device
+from bough.trees.recurrent import Branching
 from bough.types import Call
 
 log = logging.getLogger(__name__)
@@ -508,9 +508,6 @@ class RowReader:
             input_ids=tokens_BL, attention_mask=mask, use_cache=False, **more
         ).last_hidden_state
         return hidden_BLD
-
-
-# What a policy says to the calls of a row.
 
 
 class Answers(NamedTuple):

@@ -145,8 +145,6 @@ def _in_clusters(chosen: list[int], clusters: Sequence[Hashable], rng: random.Ra
     return [i for group in groups for i in group]
 
 
-# Where the examples of a step come from, and examples from data in the order of a plan.
-
 # Records that an error about a batch names.
 PLACES_NAMED = 3
 

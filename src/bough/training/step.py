@@ -304,8 +304,6 @@ class Packer:
         return PackedBatch(batch.examples, batch.epoch, batch.values, batch.own, laid_out, budget)
 
 
-# Losses and gradients of whole batches: over all processes, within the memory of the device.
-
 log = logging.getLogger(__name__)
 
 
@@ -517,8 +515,6 @@ class Updater:
         self.optimizer.zero_grad()
         return self.scaler.get_scale() >= scale
 
-
-# What to do where GPU memory runs out: in which order a step is computed again in less of it.
 
 # Give up recordings, halve the token budget, or compute activations again instead of keeping them.
 Remedy = Literal["recordings", "half the budget", "recomputing"]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from bough.trees.build import Ids
+from bough.trees.build import Ids, to_device
 
 # In a tree of so few levels one launch for each level is less work than two passes.
 FEW_LEVELS = 3
@@ -171,11 +171,6 @@ class Branching:
 
     def _tensor(self, array: Ids) -> Tensor:
         return to_device(torch.from_numpy(array), self.device)
-
-
-def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Only from pinned memory is a copy made without waiting for what the GPU still computes."""
-    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
 # Where state branches in a row of trees: the ancestors of a node, and segments by level.
