@@ -9,9 +9,7 @@ import sys
 
 import pytest
 
-from bough.chat.actions import COMMANDS
-from bough.chat.actions import FUNCTIONS
-from bough.chat.actions import function_text
+from bough.chat.actions import COMMANDS, FUNCTIONS, function_text
 from bough.config.groups import LimitsConfig
 from bough.environments.base import EnvironmentFailedError
 from bough.errors import InputError
