@@ -4,7 +4,7 @@ import pytest
 
 from bough import recipes
 from bough.cli import main
-from bough.commands.table import VERBS, resolve
+from bough.commands import table
 from bough.experiments.evolve_settings import EvolveConfig, trained_by
 from bough.experiments.recipe import load_recipe, shipped_recipes
 from bough.experiments.run import Run
@@ -19,7 +19,7 @@ OF_STAGES = [file for file in FILES if file.stem in SHIPPED]
 
 @pytest.mark.parametrize("file", [file for file in FILES if file not in OF_STAGES], ids=lambda file: file.stem)
 def test_settings_of_one_verb_are_valid(file: Path):
-    config = resolve(VERBS[file.stem.partition("-")[0]].config)
+    config = table.command(file.stem.partition("-")[0]).config
     config.load(file)
 
 

@@ -32,8 +32,8 @@ from contextlib import redirect_stderr
 from io import StringIO
 from bough.cli import VERBS, main, resolve
 
-for verb in VERBS.values():
-    resolve(verb.config)
+for verb in map(table.command, table.TABLE):
+    verb.config
 for words in json.load(sys.stdin):
     if os.fork() == 0:
         with redirect_stderr(StringIO()) as said:

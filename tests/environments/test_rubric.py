@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from bough.curation.advantages import group_advantages
 from bough.environments.rewards import bounded
-from bough.environments.rubric import Rubric, score
+from bough.environments.rubric import REWARDS, Rubric, find, parameters, score
 from bough.errors import InputError, RewardRangeError
-from bough.methods.advantages import group_advantages
 from bough.types import Task, Trajectory
 from tests.environments.records import trajectory, turn
 
@@ -194,3 +194,61 @@ def test_a_total_that_is_not_finite_is_not_known():
 
     scored = Rubric({large: 100.0, "outcome": 1.0}).score(trajectory(success=True))
     assert scored.rewards == {"large": 1e308, "outcome": 1.0, "total": None}
+
+
+def test_the_named_reward_counts():
+    assert score(trajectory(rewards={"a": 1.0, "total": 2.0}), "a") == 1.0
+    assert score(trajectory(rewards={"a": 1.0}), "b") is None
+
+
+def test_without_a_name_the_total_then_reward_then_the_only_one_then_the_outcome():
+    assert score(trajectory(rewards={"outcome": 1.0, "reward": 3.0, "total": 2.0})) == 2.0
+    assert score(trajectory(rewards={"outcome": 1.0, "reward": 3.0})) == 3.0
+    assert score(trajectory(rewards={"brevity": 0.5})) == 0.5
+    assert score(trajectory(rewards={"brevity": 0.5, "outcome": 1.0})) == 1.0
+
+
+def test_a_total_that_was_not_scored_is_not_replaced_by_another():
+    assert score(trajectory(rewards={"outcome": 1.0, "total": None}, success=True)) is None
+
+
+def test_without_rewards_success_counts():
+    assert [score(trajectory(success=success)) for success in (True, False, None)] == [1.0, 0.0, None]
+    assert score(trajectory(rewards={"a": 1.0, "b": 2.0}, success=True)) is None
+
+
+def always(trajectory: object) -> float:
+    return 0.25
+
+
+NUMBER = 3
+
+
+def test_ours_go_by_their_names():
+    ours = {"outcome", "progress", "steps", "format", "mistakes", "tool_call", "overlong"}
+    assert set(REWARDS) == ours | {"judge", "judge_ranking"}
+    assert all(find(name) is reward for name, reward in REWARDS.items())
+    assert all(REWARDS[name].__name__ == name for name in ours)
+
+
+def test_a_function_of_a_module_or_of_a_file(tmp_path: Path):
+    assert find(f"{__name__}:always") is always
+    (tmp_path / "mine.py").write_text("def brevity(t, *, base=2):\n    return 1 / base ** len(t.turns)\n")
+    brevity = find(f"{tmp_path / 'mine.py'}:brevity")
+    assert brevity(trajectory()) == 1.0 and parameters(brevity) == ["base"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("outcom", "there is no reward 'outcom'; did you mean outcome? (your own: module:function"),
+        ("nowhere.at_all:f", "cannot be loaded: nowhere.at_all raised ModuleNotFoundError"),
+        ("missing.py:f", "missing.py: there is no such file"),
+        (f"{__name__}:alwys", "has no 'alwys'; did you mean always?"),
+        (f"{__name__}:NUMBER", "is of type int; it must be a function"),
+    ],
+)
+def test_what_is_not_there_is_named(name: str, said: str):
+    with pytest.raises(InputError) as error:
+        find(name)
+    assert said in str(error.value)

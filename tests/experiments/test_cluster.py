@@ -7,9 +7,7 @@ import pytest
 import yaml
 
 from bough.config.groups import CollectConfig
-from bough.config.run import RunConfig
-from bough.experiments.recipe import KINDS
-from bough.experiments.run import Run
+from bough.experiments.run import Run, RunConfig
 from bough.experiments.wiring import Artifacts, stamped
 from bough.rollouts import ray as connection
 
@@ -81,7 +79,7 @@ def test_ray_is_started_once_for_all_stages_and_not_for_a_run_that_is_done(
     def play(config: CollectConfig) -> int:
         with connection.connected(config.cluster):
             ray.done.append("played")
-        (config.output / KINDS["collect"].artefact).write_text("{}\n")
+        (config.output / "trajectories.jsonl").write_text("{}\n")
         return 0
 
     monkeypatch.setattr(connection, "import_ray", lambda: ray)

@@ -6,17 +6,16 @@ from typing import Any
 import pytest
 
 from bough.commands.evaluate import evaluate_command
-from bough.config.evaluation import EvalConfig
-from bough.config.run import RunConfig
 from bough.data.reader import read
 from bough.errors import InputError
 from bough.evaluation.comparison import compare
+from bough.evaluation.contest import EvalConfig
 from bough.evaluation.gate import Decision, gate
 from bough.evaluation.results import Results
 from bough.evaluation.success import report
 from bough.experiments.recipe import Gate, Recipe, judge, load_recipe, read_recipe
 from bough.experiments.record import StageRecord
-from bough.experiments.run import Run, summary
+from bough.experiments.run import Run, RunConfig, summary
 from bough.files import locked
 from bough.training.trackers import RecipeTracker
 from bough.types import Group

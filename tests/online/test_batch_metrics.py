@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 import torch
 
-from bough.methods.grpo import GroupExample
 from bough.online.gather import distances
+from bough.online.method import GroupExample
 from bough.types import Call, Group, Message, Task, Trajectory, Turn
 
 

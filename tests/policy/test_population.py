@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from bough.errors import InputError
 from bough.policy.adapters import AdapterWeights, Lora, adapted_layers, add_actor, load_actor
 from bough.policy.policy import Policy
-from bough.policy.population import Population
-from bough.policy.recorded import MAX_KNOWN, AdaptedSegment, padded
+from bough.policy.population import MAX_KNOWN, AdaptedSegment, Population
+from bough.policy.recorded import padded
 from bough.policy.save import save_weights
 from bough.types import Call
 

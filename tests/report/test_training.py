@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from bough.report import card
-from bough.report.lineage import Lineage, base_model, lineage
+from bough.report.lineage import VERBS, Lineage, base_model, lineage
 from tests.report import folders
 
 
@@ -85,3 +85,7 @@ def test_the_objective_is_said_stage_by_stage(found: Lineage):
     assert parts[0] == "Finds \\<things\\>."
     assert parts[1].startswith("**Supervised fine-tuning** (sft). The model learns to reply as")
     assert parts[2].startswith("**Direct preference optimisation** (dpo). Given the same history")
+
+
+def test_every_method_has_its_words():
+    assert card.METHODS.keys() == card.AIMS.keys() == VERBS.keys()

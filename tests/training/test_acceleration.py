@@ -14,10 +14,10 @@ from bough.policy.adapters import Lora
 from bough.policy.load import load_outline
 from bough.policy.policy import Layers, Policy
 from bough.policy.processes import Processes
-from bough.training import run as acceleration
+from bough.training import plan as acceleration
 from bough.training import run as run_module
-from bough.training.plan import PlannedSource
-from bough.training.run import Run, Work, accelerated, choose
+from bough.training.plan import PlannedSource, Work, accelerated, choose
+from bough.training.run import Run
 from bough.types import Call
 from tests.policy.families import make
 
@@ -120,7 +120,7 @@ class OnGpu(Processes):
 
 
 def test_elsewhere_than_on_a_gpu_and_online_neither_is_chosen(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("bough.training.run.unused_bytes", lambda *_: 80 * GIB)
+    monkeypatch.setattr("bough.training.plan.unused_bytes", lambda *_: 80 * GIB)
     monkeypatch.setattr(Work, "of", lambda _: LONG)
     config = SFTConfig(train_file=Path("a"), model="tiny")
     source = PlannedSource([Demonstration(calls=EPISODE, weights=(1.0, 1.0))], config)

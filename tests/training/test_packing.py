@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
+from bough.config.run_folder import MetricsFile
 from bough.errors import InputError
-from bough.training.loop import MetricsFile
 from bough.training.plan import Batch
 from bough.training.step import PackedBatch, Step
 from tests.training.test_loop import trainer

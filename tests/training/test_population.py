@@ -17,8 +17,9 @@ from bough.config.training import TrainingConfig
 from bough.errors import BoughError, InputError
 from bough.methods.distill import DistillConfig
 from bough.methods.dpo import DPO, DPOConfig, Preference
-from bough.methods.grpo import GRPO, GroupExample, GRPOConfig
+from bough.methods.grpo import GRPO, GRPOConfig
 from bough.methods.sft import SFT, Demonstration, SFTConfig
+from bough.online.method import GroupExample
 from bough.policy.adapters import Lora, adapted_layers, add_actor
 from bough.policy.policy import Layers, Policy
 from bough.policy.population import Population

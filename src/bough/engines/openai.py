@@ -21,8 +21,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic_core import to_json
 
-from bough.chat import hermes
 from bough.chat import template as fallback
+from bough.chat import tool_calls
 from bough.chat.template import ChatTemplate, with_hint
 from bough.config.groups import SamplingConfig
 from bough.engines.base import Answer, ContextFullError, EngineError
@@ -394,7 +394,7 @@ def _read_tool_calls(content: str, calls: Any) -> tuple[str, list[ToolCall]]:
         name, arguments = str(function.get("name", "")), function.get("arguments")
         try:
             parsed = json.loads(arguments or "{}") if isinstance(arguments, str | None) else arguments
-            hermes.check_call(ToolCall(name=name, arguments=parsed))
+            tool_calls.check_call(ToolCall(name=name, arguments=parsed))
         except (ValueError, RecursionError):  # also what ToolCall and check_call raise
             broken.append(f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": {arguments}}}\n</tool_call>')
         else:

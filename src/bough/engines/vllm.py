@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from bough.config.groups import SamplingConfig
 from bough.engines import vllm_worker
@@ -401,22 +401,19 @@ class VLLMServerEngine:
         adapter = self._adapters.new(folder, policy, temporary=temporary)
         body = {"lora_name": adapter.name, "lora_path": str(adapter.folder)}
         try:
-            await self._order("/load_lora_adapter", body)
+            await self.server.post("/load_lora_adapter", body, json_answer=False)
         except RequestRefusedError as refusal:
+            if refusal.status == 404 and "adapter" not in refusal.words.lower():
+                raise InputError(
+                    f"the server at {self.server.url} takes no adapters; "
+                    "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora --max-loras 2"
+                ) from None
             # The name is new, so the adapter was loaded by a request whose answer was lost and that was sent again.
             if "already been loaded" not in refusal.words:
-                self._refuse(refusal, folder)
+                raise EngineError(f"the server cannot load the adapter {folder}: {refusal.words}") from None
         self._adapters.loaded(adapter)
         self.policy = adapter.policy
         await self._unload(self._adapters.take_unused())
-
-    def _refuse(self, refusal: RequestRefusedError, folder: str | Path) -> NoReturn:
-        if refusal.status != 404 or "adapter" in refusal.words.lower():
-            raise EngineError(f"the server cannot load the adapter {folder}: {refusal.words}") from None
-        raise InputError(
-            f"the server at {self.server.url} takes no adapters; "
-            "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora --max-loras 2"
-        ) from None
 
     async def pause(self) -> None:
         """Nothing to wait for: the server has its own weights and its own machine."""
@@ -436,7 +433,7 @@ class VLLMServerEngine:
     async def _unload(self, adapters: list[Adapter]) -> None:
         for old in adapters:
             try:
-                await self._order("/unload_lora_adapter", {"lora_name": old.name})
+                await self.server.post("/unload_lora_adapter", {"lora_name": old.name}, json_answer=False)
             except EngineError as error:  # it is not sampled from again, and only takes some memory
                 log.warning("The adapter %s stays loaded: %s", old.name, error)
         delete_folders(adapters)
@@ -482,10 +479,6 @@ class VLLMServerEngine:
                 f"the server at {self.server.url} gives other log-probabilities than {wanted}; "
                 f"start it with --logprobs-mode {self._logprobs_mode}"
             )
-
-    async def _order(self, path: str, body: dict[str, Any]) -> None:
-        """A request that is answered with text, not with JSON."""
-        await self.server.post(path, body, json_answer=False)
 
 
 # The LoRA adapters that a running engine has loaded, and which of them its answers still use.

@@ -23,8 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from bough import event_loop
-from bough.config.play import EnvCheckConfig
+from bough.config.groups import OptionValues, ReportConfig
 from bough.environments.base import Environment, Observation
 from bough.environments.isolated import Isolated, shut_down
 from bough.environments.registry import find
@@ -34,6 +36,22 @@ from bough.environments.tools import raised_in
 from bough.errors import BoughError, InputError
 from bough.ledger import plural
 from bough.types import Message, Task, Trajectory, Turn
+
+
+class EnvCheckConfig(ReportConfig):
+    """Checks an environment against the contract: determinism, replay, bad input, close."""
+
+    environment: str = Field(
+        description="a name of `bough env list`, module:Class or path/to/file.py:Class",
+        json_schema_extra={"positional": True},
+    )
+    options: OptionValues = Field({}, description="options of the environment as key=value")
+    task_file: Path | None = Field(
+        None, description="a JSON Lines file of tasks, instead of the environment's own tasks"
+    )
+    tasks: int = Field(5, ge=1, description="number of tasks to check")
+    seed: int = Field(0, ge=0, description="random seed of the tasks")
+
 
 # Turns of an episode without an expert.
 TURNS = 6

@@ -384,7 +384,7 @@ class Collection:
 
     def _shown(self, config: CollectConfig) -> dict[str, Any]:
         """The settings without absolute paths."""
-        values: dict[str, Any] = without_absolute(config.model_dump(mode="json"), self.path)
+        values: dict[str, Any] = without_absolute(config.recorded(), self.path)
         return values
 
     def _clear(self) -> None:

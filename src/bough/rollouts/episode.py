@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, cast
 
 from pydantic import JsonValue, ValidationError
 
-from bough.chat.hermes import reply_text
+from bough.chat.tool_calls import reply_text
 from bough.config.groups import LimitsConfig
 from bough.data.base import row_error
 from bough.engines.base import Answer, Chat, ContextFullError, EngineError, ModelChat
@@ -42,7 +42,7 @@ from bough.environments.registry import OwnAgent
 from bough.environments.replay import ReplayError, replay
 from bough.environments.tools import raised_in
 from bough.errors import InputError, short_repr
-from bough.rollouts.agents import NO_EXPERT, Agent, NoAdviceError, model_engine
+from bough.rollouts.agents import NO_EXPERT, Agent, ModelAgent, NoAdviceError
 from bough.types import Message, Task, Trajectory, Turn, conversation
 
 
@@ -161,36 +161,39 @@ async def play(
     seed: int,
     limits: LimitsConfig,
     replayed: Replayed | None = None,
+    episode: str | None = None,
 ) -> tuple[Trajectory, list[tuple[int, bytes]]]:
     """Plays one episode; returns its record and the images of its observations, each with its turn.
 
-    `replayed`: begin in the middle of a recorded episode of the task.
+    `replayed`: begin in the middle of a recorded episode of the task. `episode` is its name in the engine, by
+    default its id.
 
     Raises EnvironmentFailedError or EngineError if environment or engine failed: that says nothing
     about the agent, and the episode may be played again.
     """
     if issubclass(environment_class, OwnAgent):
-        return await play_own(environment_class, task, agent, id=id, seed=seed, limits=limits), []
-    episode = Episode(id, task)
+        played = await play_own(environment_class, task, agent, id=id, seed=seed, limits=limits, episode=episode)
+        return played, []
+    record = Episode(id, task)
     environment = Isolated(environment_class, task, step_timeout_s=limits.step_timeout_s)
     chat: Chat | None = None
     try:
         if replayed is None:
-            episode.begin(await environment.start())
+            record.begin(await environment.start())
         else:
             environment = await _replay(environment, replayed)
-            episode.resume(replayed)
-        chat = agent.enter(environment, episode=id, seed=seed)
-        await _all_turns(episode, environment, chat, limits)
+            record.resume(replayed)
+        chat = agent.enter(environment, episode=episode or id, seed=seed)
+        await _all_turns(record, environment, chat, limits)
     except ContextFullError:
-        episode.stop = "context_full"
+        record.stop = "context_full"
     except NoAdviceError:
-        episode.stop = NO_EXPERT
+        record.stop = NO_EXPERT
     finally:
         if chat is not None:
             chat.close()
         await environment.close()
-    return episode.trajectory(agent.name), episode.images
+    return record.trajectory(agent.name), record.images
 
 
 async def _replay(environment: Isolated, replayed: Replayed) -> Isolated:
@@ -265,11 +268,25 @@ class AgentEndpoint:
 
 
 async def play_own(
-    environment_class: type[OwnAgent], task: Task, agent: Agent, *, id: str, seed: int, limits: LimitsConfig
+    environment_class: type[OwnAgent],
+    task: Task,
+    agent: Agent,
+    *,
+    id: str,
+    seed: int,
+    limits: LimitsConfig,
+    episode: str | None = None,
 ) -> Trajectory:
     """Plays one episode. Raises EnvironmentFailedError or EngineError if agent function or engine failed."""
-    endpoint = await _endpoint(environment_class)
-    config = _session_config(environment_class, task, agent, id, seed, limits)
+    if not isinstance(agent, ModelAgent):
+        raise InputError(f"--agent needs a model; {agent.name} cannot answer requests")
+    endpoint, environment = await _endpoint(environment_class), Isolated(environment_class, task)  # never started
+
+    def open_chat(number: int) -> ModelChat:
+        return cast(ModelChat, agent.enter(environment, episode=f"{episode or id}/{number}", seed=seed))
+
+    max_calls = limits.max_turns or environment_class.max_turns
+    config = SessionConfig(open_chat, agent.engine.sampling, seed=seed, fixed_sampling=True, max_calls=max_calls)
     session = endpoint.recorder.open(secrets.token_hex(16), config)
     url = endpoint.http.base_url(session.name)
     try:
@@ -283,26 +300,6 @@ async def play_own(
         return trajectory_of(session, replace(outcome, task=task), agent=agent.name, id=id)
     finally:
         endpoint.recorder.drop(session)
-
-
-def _session_config(
-    environment_class: type[OwnAgent], task: Task, agent: Agent, id: str, seed: int, limits: LimitsConfig
-) -> SessionConfig:
-    engine = model_engine(agent)
-    if engine is None:
-        raise InputError(f"--agent needs a model; {agent.name} cannot answer requests")
-    environment = Isolated(environment_class, task)  # never started
-
-    def open_chat(number: int) -> ModelChat:
-        return cast(ModelChat, agent.enter(environment, episode=f"{id}/{number}", seed=seed))  # it has an engine
-
-    return SessionConfig(
-        open_chat,
-        engine.sampling,
-        seed=seed,
-        fixed_sampling=True,
-        max_calls=limits.max_turns or environment_class.max_turns,
-    )
 
 
 async def _endpoint(environment_class: type[OwnAgent]) -> AgentEndpoint:
@@ -397,32 +394,23 @@ def _openai_client(url: str, *, is_async: bool) -> Any:
 def read_result(name: str, result: Any, refused: str | None = None) -> SessionOutcome:
     """What an agent function returned, as an outcome. An invalid result is an EnvironmentFailedError."""
     try:
-        return _read_result(name, result, refused or "done")
+        if isinstance(result, Mapping):
+            rest = dict(result)
+        else:
+            rest = {"success" if isinstance(result, bool) else "reward": result}
+        success, reward = rest.pop("success", None), rest.pop("reward", None)
+        if not isinstance(success, bool | None):
+            raise EnvironmentFailedError(
+                f"{name} returned success {short_repr(success)}; it must be True, False or None"
+            )
+        outcome = None if success is None else float(success)
+        rewards = {"outcome": outcome if reward is None else _number(name, "reward", reward)}
+        rewards |= {str(key): _number(name, str(key), value) for key, value in rest.items()}
+        return SessionOutcome(success, rewards, refused or "done")
     except EnvironmentFailedError:
         raise
     except Exception as error:  # reading a tensor or a mapping runs code of its author
         raise blame(f"the result of {name}", error) from error
-
-
-def _read_result(name: str, result: Any, stop: str) -> SessionOutcome:
-    if result is None:
-        return SessionOutcome(None, {"outcome": None}, stop)
-    if isinstance(result, bool):
-        return SessionOutcome(result, {"outcome": float(result)}, stop)
-    if isinstance(result, Mapping):
-        return _read_mapping(name, result, stop)
-    return SessionOutcome(None, {"outcome": _number(name, "result", result)}, stop)
-
-
-def _read_mapping(name: str, result: Mapping[Any, Any], stop: str) -> SessionOutcome:
-    rest = dict(result)
-    success, reward = rest.pop("success", None), rest.pop("reward", None)
-    if not isinstance(success, bool | None):
-        raise EnvironmentFailedError(f"{name} returned success {short_repr(success)}; it must be True, False or None")
-    outcome = None if success is None else float(success)
-    rewards = {"outcome": outcome if reward is None else _number(name, "reward", reward)}
-    rewards |= {str(key): _number(name, str(key), value) for key, value in rest.items()}
-    return SessionOutcome(success, rewards, stop)
 
 
 def _number(name: str, what: str, value: Any) -> float:

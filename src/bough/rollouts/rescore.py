@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from bough import event_loop
 from bough.config.groups import LimitsConfig, SamplingConfig
-from bough.config.play import EnvCheckConfig
 from bough.engines.base import Answer
 from bough.environments import check
-from bough.environments.check import NONSENSE, CheckReport
+from bough.environments.check import NONSENSE, CheckReport, EnvCheckConfig
 from bough.environments.isolated import shut_down
 from bough.environments.registry import OwnAgent, find
 from bough.environments.tasks import configured, first_tasks, tasks_of

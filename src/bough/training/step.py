@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bough.config.training import TrainingConfig
 from bough.errors import BoughError, first_line
@@ -34,6 +34,9 @@ from bough.training.optimizer import learning_rate, make_optimizer
 from bough.training.plan import Batch, Source
 from bough.trees.pack import PlainRow, TreeRow
 from bough.types import Call
+
+if TYPE_CHECKING:
+    from bough.policy.population import Member
 
 Row = TreeRow | PlainRow
 Logprobs = Mapping[int, list[Tensor]] | Sequence[list[Tensor]]  # by the number of the row
@@ -251,15 +254,6 @@ def facts(answers: Answers) -> dict[str, Mean]:
 # milliseconds, and kernels that are launched between such turns come too late to keep the GPU busy.
 
 
-@runtime_checkable
-class Foreseen(Protocol):
-    """A source that knows some batches in advance."""
-
-    def knows(self, step: int) -> bool:
-        """Whether the batch of step `step` is certain, however the steps before it go."""
-        ...
-
-
 @dataclass(frozen=True)
 class PackedBatch(Batch):
     """A batch with this process's share of it laid out in rows of at most `budget` tokens."""
@@ -297,7 +291,7 @@ class Packer:
             self._begin(step, budget)
 
     def _begin(self, step: int, budget: int) -> None:
-        if isinstance(self.source, Foreseen) and self.source.knows(step):
+        if self.source.knows(step):
             self._next = step, self._thread.submit(self._packed, step, budget)
 
     def _packed(self, step: int, budget: int) -> Batch | None:
@@ -466,21 +460,10 @@ class BatchGradients:
 LOWEST_SCALE = 1.0
 
 
-class Trained(Protocol):
-    """What is trained: a policy, or one member of a population."""
-
-    @property
-    def device(self) -> torch.device: ...
-
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
-
-    def parameters(self) -> Iterator[nn.Parameter]: ...
-
-
 class Updater:
     """The optimizer of a run, and how the settings say to use it."""
 
-    def __init__(self, policy: Trained, config: TrainingConfig) -> None:
+    def __init__(self, policy: Policy | Member, config: TrainingConfig) -> None:
         self.config = config
         self.optimizer = make_optimizer(
             policy.named_parameters(),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bough.chat import hermes
+from bough.chat import tool_calls
 from bough.environments.base import Observation
 from bough.types import Task, ToolCall
 from bough.worlds.functions import benchmark
@@ -32,7 +32,7 @@ async def play(task_id: str, turns: list[list[list[ToolCall]]]) -> Observation:
     end = await world.start()
     for replies in turns:
         for calls in filter(None, replies):
-            end = await world.step("\n".join(map(hermes.call_text, calls)))
+            end = await world.step("\n".join(map(tool_calls.call_text, calls)))
         if not end.done:
             end = await world.step("That is all.")
     assert end.done

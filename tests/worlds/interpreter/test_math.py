@@ -10,8 +10,7 @@ import pytest
 
 from bough.sandbox.base import Result, SandboxLimits
 from bough.sandbox.pool import Sandbox
-from bough.worlds.interpreter import math
-from bough.worlds.interpreter.grade import Grade
+from bough.worlds.interpreter import Grade, math
 from tests.shared_data import shared_data
 
 

@@ -8,17 +8,20 @@ import subprocess
 import sys
 
 import pytest
+from bough.chat.functions import spell
 
+from bough.chat import commands, functions
 from bough.config.groups import LimitsConfig
 from bough.environments.base import EnvironmentFailedError
 from bough.errors import InputError
 from bough.rollouts.agents import ExpertAgent
 from bough.rollouts.collect import collect
 from bough.rollouts.runner import LocalRunner, attempts
-from bough.types import Task
-from bough.worlds.web.environment import SEEDS_PER_SPLIT, Options, Web
-from bough.worlds.web.page import text_pages
-from bough.worlds.web.pool import Pool
+from bough.types import Task, ToolCall
+from bough.worlds.web import environment
+from bough.worlds.web.actions import SIGNATURES, Line, bind
+from bough.worlds.web.environment import SEEDS_PER_SPLIT, Options, Web, choices
+from bough.worlds.web.page import Pool, View, text_pages
 from tests.worlds.web.conftest import web
 
 
@@ -288,3 +291,75 @@ def test_a_collection_loses_no_episode_to_a_browser_that_is_killed(run):
 def test_a_task_file_needs_no_more_than_a_page(run):
     env = Web(Task(id="x", data={"page": "click-test"}))
     assert run(play(env, "click('1')"))[-1].success
+
+
+def spelled(goal, *lines):
+    calls = choices(View(goal, lines, False, 0.0, ""))
+    for call in calls:
+        bind(call)
+    return [spell(call) for call in calls]
+
+
+def test_elements_are_clicked_fields_filled_with_the_goals_words_and_options_chosen():
+    lines = [
+        Line("Name"),
+        Line("", 1, "text", facts={"value": ""}),
+        Line("Go", 2, "button"),
+        Line("", 3, "select", facts={"options": ["", "x", "y"]}),
+    ]
+    assert spelled('Write "a" and "b"', *lines) == [
+        "click('1')",
+        "fill('1', 'a')",
+        "fill('1', 'b')",
+        "click('2')",
+        "select_option('3', 'x')",
+        "select_option('3', 'y')",
+    ]
+
+
+def test_what_is_disabled_is_left_alone():
+    assert spelled("Go", Line("Go", 1, "button", facts={"disabled": True})) == []
+
+
+def test_a_goal_without_quotes_gives_its_last_word():
+    assert spelled("Enter 5", Line("", 1, "textarea")) == ["click('1')", "fill('1', '5')"]
+
+
+LINES = [Line("Name"), Line("", 1, "text", "#a"), Line("Go", 2, "button", "form > button")]
+
+
+def test_the_rules_name_every_action_in_the_form_it_is_written_in():
+    for name in SIGNATURES:
+        assert f"\n{name}(" in environment.text(functions)
+        assert f"\n{name.upper()}(" in environment.text(commands)
+
+
+def test_the_rules_own_examples_can_be_bound():
+    for line in environment.text(functions).splitlines():
+        usage, dash, _ = line.partition(" - ")
+        if dash and "x" not in usage.partition("(")[2]:
+            bind(functions.parse(usage).calls[0])
+
+
+def test_the_rules_end_with_how_to_speak():
+    assert environment.text(functions).endswith(functions.PROMPT)
+    assert environment.text(commands).endswith(commands.PROMPT)
+
+
+def test_a_call_on_numbers_becomes_a_command_on_selectors():
+    fill = ToolCall(name="fill", arguments={"0": "1", "1": "x"})
+    assert environment.as_command(fill, LINES) == 'FILL(selector="#a", text="x")'
+    drag = ToolCall(name="drag", arguments={"element": "2", "target": "1"})
+    assert environment.as_command(drag, LINES) == 'DRAG(selector="form > button", target="#a")'
+    assert environment.as_command(ToolCall(name="wait"), LINES) == "WAIT()"
+
+
+def test_the_command_means_the_same_action():
+    call = ToolCall(name="scroll", arguments={"0": "down", "1": "1"})
+    written = commands.parse(f"action: {environment.as_command(call, LINES)}").calls[0]
+    assert bind(written).arguments == {"direction": "down", "element": "#a"}
+
+
+def test_only_the_actions_asked_for_are_told():
+    text = environment.text(functions, ["click", "fill"])
+    assert "\nclick('3') - " in text and "\nfill('3', 'text') - " in text and "scroll" not in text

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -24,17 +24,11 @@ from torch.nn.functional import pad
 
 from bough.config.groups import SamplingConfig
 from bough.engines.local.adapters import Segments
-from bough.engines.local.draw import draw_each, uniform
 from bough.engines.local.reader import Reader
-from bough.engines.local.request import Request, StopTexts
-from bough.engines.local.schedule import WORTH_SHARING, Resident, Span, Store
+from bough.engines.local.schedule import WORTH_SHARING, Request, Resident, Span, SpanRunner, Store, draw_next
 from bough.policy.policy import Policy
 from bough.trees.mixers import length_matters
 from bough.types import Call
-
-if TYPE_CHECKING:
-    from bough.engines.local.worker import SpanRunner
-
 
 CHUNK = 2048  # tokens of prompts between two draws
 TOGETHER = 16_384  # tokens that are read together where there is no cache
@@ -54,7 +48,7 @@ class Place:
     marks: list[int] = field(default_factory=list)
 
 
-class GeneralStore:
+class GeneralStore(Store):
     """Caches by episode. Costs are in bytes, measured on a few tokens."""
 
     def __init__(self, reader: GeneralReader) -> None:
@@ -139,9 +133,6 @@ class GeneralStore:
             place.batch, place.row = place.batch.selected([place.row]), 0
         return place.batch
 
-    def free(self, resident: Resident) -> None:
-        resident.place, resident.capacity = None, 0
-
     def _cut(self, resident: Resident, length: int) -> CacheBatch:
         batch = self.alone(resident)
         if length == batch.lengths[0]:
@@ -172,15 +163,11 @@ class GeneralRunner:
         else:
             hidden = self._read_cached(spans)
         drawing = [span for span in spans if span.draws]
-        drawn = iter(self._draw([hidden[id(span)] for span in drawing], drawing))
-        return [[next(drawn)] if span.draws else [] for span in spans]
-
-    def _draw(self, hidden: list[Tensor], drawing: list[Span]) -> list[tuple[int, float]]:
         if not drawing:
-            return []
-        requests = [span.request for span in drawing]
-        params = [(one.sampling, uniform(one.seed, len(one.completion_ids))) for one in requests]
-        return draw_each(self.reader.logits(torch.stack(hidden)), params)
+            return [[] for _ in spans]
+        logits = self.reader.logits(torch.stack([hidden[id(span)] for span in drawing]))
+        drawn = iter(draw_next(logits, [span.request for span in drawing]))
+        return [[next(drawn)] if span.draws else [] for span in spans]
 
     def _read_whole(self, spans: list[Span]) -> dict[int, Tensor]:
         """The hidden state of each span's last token, without a cache: all tokens are read again."""
@@ -684,9 +671,7 @@ def difference(reader: Reader, store: Store, runner: SpanRunner) -> float:
         SamplingConfig(max_new_tokens=DRAWN, temperature=policy.temperature or 1.0),
         seed=0,
         stop_ids=frozenset(),
-        stops=StopTexts([], None),
         limit=length,
-        deliver=lambda _: None,
     )
     resident = Resident(request=request)
     store.allocate(resident, request.most)

@@ -21,14 +21,13 @@ import torch
 from torch import nn
 
 from bough import bit_exact
-from bough.engines.local.adapters import pays
+from bough.engines.local.fold import pays
 from bough.engines.local.general import GeneralReader, GeneralRunner, GeneralStore, Ways, agrees, difference
 from bough.engines.local.pages import PAGE, PagesStore
 from bough.engines.local.ragged import RaggedRunner, RaggedStore
 from bough.engines.local.reader import Reader, TokenReader, free_bytes
 from bough.engines.local.rows import RowsRunner, RowsStore
-from bough.engines.local.schedule import Store
-from bough.engines.local.worker import SpanRunner
+from bough.engines.local.schedule import SpanRunner, Store
 from bough.errors import InputError
 from bough.policy.adapters import AdapterWeights
 from bough.policy.policy import Policy
@@ -56,7 +55,6 @@ class PathOptions:
     max_length: int | None
     max_running: int
     graphs: bool
-    compile: bool
     fold: bool | None
     layout: Layout | None
     training_bytes: int = 0
@@ -92,7 +90,7 @@ def choose_path(policy: Policy, options: PathOptions) -> Path:
     """The first path that works. Where a layout is asked for, it is that one or an error."""
     if policy.sharded:
         raise InputError("a policy whose weights are spread over processes cannot be sampled with the local engine")
-    if options.layout in (None, "pages") and not options.compile and (path := _pages(policy, options)):
+    if options.layout in (None, "pages") and (path := _pages(policy, options)):
         return path
     if options.layout == "pages":
         raise InputError("layout='pages' needs a CUDA device and a model of the usual form; leave it out")
@@ -134,8 +132,7 @@ def _tried(
 def _pages(policy: Policy, options: PathOptions) -> Path | None:
     if policy.obstacle or policy.row_reader.carries_state or not _fits_fused(policy):
         return None
-    from bough.engines.local.adapters import FusedAdapters
-    from bough.engines.local.fused import FusedRunner, fused
+    from bough.engines.local.fused import FusedAdapters, FusedRunner, fused
 
     try:
         reader = TokenReader(policy)
@@ -166,7 +163,7 @@ def _fits_fused(policy: Policy) -> bool:
 
 
 def _rows(policy: Policy, options: PathOptions) -> Path:
-    reader = TokenReader(policy, compile=options.compile, fold=_folds(policy, options), stacked=True)
+    reader = TokenReader(policy, fold=_folds(policy, options), stacked=True)
     budget = _budget(reader, options)
     longest = min(reader.context, options.max_length or GPU_LENGTH)
     num_rows = min(options.max_running, budget // longest - 1)  # and one for padding
@@ -178,7 +175,7 @@ def _rows(policy: Policy, options: PathOptions) -> Path:
 
 
 def _ragged(policy: Policy, options: PathOptions) -> Path:
-    reader = TokenReader(policy, compile=options.compile, fold=_folds(policy, options))
+    reader = TokenReader(policy, fold=_folds(policy, options))
     if reader.dtype == torch.float32:
         bit_exact.warn_if_batches_differ()
     budget, store = _budget(reader, options), RaggedStore(reader)
@@ -196,8 +193,6 @@ def _general(policy: Policy, options: PathOptions, obstacle: str | None) -> Path
     if obstacle:
         how = "with its own cache" if reader.ways.cache != "none" else "without a cache, reading all for every token"
         log.warning("%s is sampled by its own code %s, slower than usual: %s", name, how, obstacle)
-    if options.compile:
-        log.warning("%s is not compiled for generation", name)
     store = GeneralStore(reader)
     if options.max_tokens is None:
         # Joining episodes in one batch copies what they have.

@@ -16,8 +16,8 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from bough.chat import call_form, hermes
-from bough.chat.forms import MalformedError, first_mark
+from bough.chat import tool_calls
+from bough.chat.tool_calls import MalformedError, first_mark
 from bough.config.groups import SamplingConfig
 from bough.data.messages import read_message, read_tools
 from bough.engines.base import Answer, ContextFullError
@@ -368,7 +368,7 @@ def event(value: Json) -> bytes:
 # back in the next request, such a message is found again at its place in the conversation (`extended`) and takes the
 # form in which the model wrote it, so that the prompt continues with the same tokens.
 
-CALL = re.compile(re.escape(hermes.OPEN) + ".*?" + re.escape(hermes.CLOSE), re.DOTALL)
+CALL = re.compile(re.escape(tool_calls.OPEN) + ".*?" + re.escape(tool_calls.CLOSE), re.DOTALL)
 
 
 def without_stop(reply: Message, stop: Sequence[str]) -> Message:
@@ -403,16 +403,16 @@ def extended(conversation: str, key: str) -> str:
 
 def is_malformed(reply: Message, shown: Message) -> bool:
     """Whether the model wrote calls that were understood, but not in the form that it was told to use."""
-    return bool(shown.tool_calls) and not reply.tool_calls and not hermes.parse(reply.content).calls
+    return bool(shown.tool_calls) and not reply.tool_calls and not tool_calls.parse(reply.content).calls
 
 
 def _split(text: str, tool_names: Collection[str]) -> tuple[str, list[ToolCall]]:
     try:
-        calls = hermes.parse(text).calls
+        calls = tool_calls.parse(text).calls
     except MalformedError:
         return text, []
     if not calls:
-        content, understood = call_form.split(text, tool_names)
+        content, understood = tool_calls.split(text, tool_names)
         return content, list(understood)
     thinking, ended, spoken = text.rpartition("</think>")
     return (thinking + ended + CALL.sub("", spoken)).rstrip(), list(calls)
@@ -426,8 +426,8 @@ class ShownText:
 
     def __init__(self, stop: Sequence[str], tool_names: Collection[str]) -> None:
         self._stop = list(stop)
-        self._marks = [*stop, hermes.OPEN] if tool_names else self._stop
-        self._undecided = call_form.Undecided(tool_names) if tool_names else None
+        self._marks = [*stop, tool_calls.OPEN] if tool_names else self._stop
+        self._undecided = tool_calls.Undecided(tool_names) if tool_names else None
         self._text = ""
         self._num_shown = 0
         self._ended = False

@@ -27,7 +27,7 @@ from mcp.types import CallToolResult, TextContent, Tool
 from pydantic import Field, JsonValue, field_validator, model_validator
 
 from bough.config.base import Config
-from bough.environments.adapters.names import RemoteToolEnvironment
+from bough.environments.adapters.names import RemoteToolEnvironment, subclass
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.environments.tools import ToolError
 from bough.errors import InputError, exception_line
@@ -108,8 +108,7 @@ def adapt(target: str) -> type[Environment]:
         command = split_command(target)[0]
         if shutil.which(command) is None:
             raise InputError(f"environment 'mcp:{target}': there is no command {command!r}")
-    more = {"__module__": __name__, "__doc__": f"The tools of the MCP server {target}.", "target": target}
-    return type("McpEnvironment", (McpEnvironment,), more)
+    return subclass(McpEnvironment, f"The tools of the MCP server {target}.", target=target)
 
 
 # A connection to an MCP server: a command that is started for it, or the URL of a running server.

@@ -23,9 +23,9 @@ from pydantic_core import to_json
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
-from bough.chat.functions import spoken
+from bough.chat.actions import spoken
 from bough.config.base import Config
-from bough.environments.adapters.names import RemoteToolEnvironment, seeded_tasks
+from bough.environments.adapters.names import RemoteToolEnvironment, seeded_tasks, subclass
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.environments.tools import SHARE, MisuseError, ToolError
 from bough.errors import InputError, exception_line
@@ -131,8 +131,7 @@ def adapt(url: str) -> type[Environment]:
     """The environment of the server at `url`."""
     if "://" in url and not url.startswith(("http://", "https://", "ws://", "wss://")):
         raise InputError(f"environment 'openenv:{url}': the address must begin with http://, https://, ws:// or wss://")
-    more = {"__module__": __name__, "__doc__": f"The environment on the OpenEnv server {url}.", "url": url}
-    return type("OpenEnvEnvironment", (OpenEnvEnvironment,), more)
+    return subclass(OpenEnvEnvironment, f"The environment on the OpenEnv server {url}.", url=url)
 
 
 def observation_text(seen: dict[str, Any]) -> str:

@@ -17,9 +17,8 @@ from itertools import accumulate, pairwise
 from math import gcd
 
 from bough.sandbox.base import ProgramRunner
-from bough.worlds.interpreter.grade import Grade
-from bough.worlds.interpreter.number import Number, read_number
-from bough.worlds.interpreter.units import read_unit, same_unit
+from bough.worlds.interpreter import Grade
+from bough.worlds.interpreter.number import Number, read_number, read_unit, same_unit
 
 TIMEOUT_S = 10.0
 # A fraction has several spellings of different lengths.
