@@ -8,9 +8,9 @@ import subprocess
 import sys
 
 import pytest
-from bough.chat.functions import spell
 
 from bough.chat import commands, functions
+from bough.chat.actions import spell
 from bough.config.groups import LimitsConfig
 from bough.environments.base import EnvironmentFailedError
 from bough.errors import InputError
