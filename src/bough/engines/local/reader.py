@@ -86,7 +86,7 @@ class Reader:
             self.policy.eval()
         self.policy.row_reader.attend_with(self.attention)
         # Layers that were compiled for training are not used as such: that was for no cache.
-        compiled = [(layer, layer._compiled_call_impl) for layer in self.policy.layers]
+        compiled = [(layer, layer._compiled_call_impl) for layer in self.policy.row_reader.layers]
         for layer, _ in compiled:
             layer._compiled_call_impl = None
         try:
