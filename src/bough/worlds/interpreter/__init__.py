@@ -1,3 +1,5 @@
+"""Code as a tool: problems to be solved with a Python interpreter that runs in a sandbox."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
