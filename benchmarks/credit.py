@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, pvariance
 
-from bough.methods.advantages import Step, Steps, compare_by_state, group_advantages, lookahead, returns
+from bough.curation.advantages import Step, Steps, compare_by_state, group_advantages, lookahead, returns
 
 Estimate = list[list[float]]
 Estimator = Callable[[list[list[Step]]], Estimate]

@@ -23,8 +23,9 @@ from ours import Ours, policy_of
 from torch.nn.utils.rnn import pad_sequence
 
 import models
-from bough.methods.advantages import group_advantages
-from bough.methods.grpo import GRPO, GroupExample, GRPOConfig
+from bough.curation.advantages import group_advantages
+from bough.methods.grpo import GRPO, GRPOConfig
+from bough.online.method import GroupExample
 from bough.policy.adapters import Lora
 from bough.policy.reference import Reference
 

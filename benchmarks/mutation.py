@@ -32,12 +32,17 @@ HYBRIDS = [
 ]
 # The tests that must notice a mistake in each module, the fastest first.
 MODULES = {
-    "methods/advantages": [f"tests/methods/test_{name}.py" for name in ("advantages", "state_credit", "grpo_examples")],
+    "curation/advantages": [
+        "tests/curation/test_advantages.py",
+        "tests/curation/test_state_credit.py",
+        "tests/methods/test_grpo_examples.py",
+    ],
     "training/method": [f"tests/methods/test_{name}.py" for name in ("base", "examples", "example_store")],
     "methods/distill": ["tests/methods/test_distill.py", "tests/online/test_distill.py"],
     "methods/dpo": ["tests/methods/test_dpo.py", "tests/methods/test_base.py"],
     "methods/grpo": [
-        f"tests/methods/test_{name}.py" for name in ("surrogate", "averaging", "grpo", "grpo_examples", "state_credit")
+        *(f"tests/methods/test_{name}.py" for name in ("surrogate", "averaging", "grpo", "grpo_examples")),
+        "tests/curation/test_state_credit.py",
     ],
     "methods/kto": ["tests/methods/test_kto.py", "tests/methods/test_base.py"],
     "methods/sft": [f"tests/methods/test_{name}.py" for name in ("sft", "base", "call_source")],

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from episodes import Episode, Lengths, Source
 
 from bough.config.groups import SamplingConfig
+from bough.curation.advantages import group_advantages
 from bough.engines.local.engine import LocalEngine
-from bough.methods.advantages import group_advantages
-from bough.methods.grpo import GroupExample
+from bough.online.method import GroupExample
 from bough.policy.adapters import AdapterWeights
 from bough.policy.population import Population
 from bough.training.method import Example

@@ -12,17 +12,16 @@ import pytest
 import torch
 from pydantic_core import to_json
 
-from bough.config.curation import PairsConfig
 from bough.config.run_folder import RunDir
-from bough.curation.rounds import Journal
+from bough.curation.rounds import Journal, PairsConfig
 from bough.engines.vllm import adapter_rank
 from bough.environments.rewards import _read_rubric as read_rubric
 from bough.errors import InputError
-from bough.experiments.generation import read_files
+from bough.experiments.cluster import read_files
 from bough.methods.example_store import FILES, SUMMARY, read_summary
 from bough.models.resolve import file_digest
 from bough.online.files import BatchFile, Stamp
-from bough.online.learners import SharedSource
+from bough.online.source import SharedSource
 from bough.policy.adapters import check_rank, grow, read_shape
 from bough.policy.reference import _read as read_reference
 from bough.report.publish import Release

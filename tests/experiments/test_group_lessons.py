@@ -11,10 +11,10 @@ import bough
 from bough.environments.rubric import score
 from bough.errors import InputError
 from bough.experiments.evolve_settings import EvolveConfig, own_values, trained_by
-from bough.experiments.lessons import GroupLessons, MemberFlatGroups
+from bough.experiments.lessons import GroupLessons, against_flat
 from bough.experiments.members import Trainees
 from bough.methods.grpo import GRPOConfig
-from bough.online.grpo import OnlineGRPO
+from bough.methods.grpo_online import OnlineGRPO
 from bough.training.population import PopulationTrainer
 from bough.types import Group
 from tests.commands.letters import WriteLetter, length
@@ -131,10 +131,10 @@ def test_updates_that_teach_nothing_are_counted_apart(tmp_path: Path, caplog: py
 
 
 def test_advice_against_flat_groups_names_flags_of_evolve():
-    flat = MemberFlatGroups(GRPOConfig(environment="household", max_steps=1, temperature=0.8))
-    assert list(flat.ways("same")) == ["--set temperature=1.2", "--set entropy_coef=0.001"]
+    config = GRPOConfig(environment="household", max_steps=1, temperature=0.8)
+    assert list(against_flat(config, "same")) == ["--set temperature=1.2", "--set entropy_coef=0.001"]
     for kind in ("failed", "succeeded", "equal"):
-        flags = [way for way in flat.ways(kind) if way.startswith("--")]
+        flags = [way for way in against_flat(config, kind) if way.startswith("--")]
         assert flags and all(way.startswith(("--set ", "--rewards ")) for way in flags)
 
 

@@ -4,8 +4,8 @@ from bough.chat.builder import CallBuilder
 from bough.chat.template import load_template
 from bough.errors import RowError
 from bough.ledger import Ledger
-from bough.methods.examples import CallSource
 from bough.methods.sft import SFT, SFTConfig
+from bough.training.method import CallSource
 from bough.types import Message, Task, Trajectory, Turn
 
 START = [Message(role="user", content="Go.")]

@@ -9,7 +9,7 @@ from bough.chat.builder import CallBuilder
 from bough.chat.template import load_template
 from bough.errors import InputError
 from bough.methods.distill import Distill, DistillConfig, divergence_loss, sampled_reverse_kl
-from bough.methods.grpo import GroupExample
+from bough.online.method import GroupExample
 from bough.types import Call, Group, Message, Pair, Task, Trajectory, Turn
 
 

@@ -17,8 +17,8 @@ from bough.methods.example_store import (
     open_store,
     read_summary,
 )
-from bough.methods.grpo import GroupExample
 from bough.methods.sft import Demonstration
+from bough.online.method import GroupExample
 from bough.training.method import Columns, Example
 from bough.types import Call
 

@@ -9,8 +9,8 @@ from bough.data.writer import Writer
 from bough.errors import InputError
 from bough.ledger import Ledger
 from bough.methods.dpo import DPO, DPOConfig
-from bough.methods.examples import count_calls
 from bough.methods.sft import SFT, SFTConfig
+from bough.training.method import count_calls
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BUILDER = CallBuilder(load_template("tiny"))

@@ -12,9 +12,10 @@ from bough.chat.template import load_template
 from bough.data.writer import Writer
 from bough.errors import InputError, RowError
 from bough.ledger import Ledger
-from bough.methods.examples import CallSource
-from bough.methods.grpo import GRPO, GroupExample, GRPOConfig, sampler_logprobs
-from bough.online.grpo import OnlineGRPO
+from bough.methods.grpo import GRPO, GRPOConfig, sampler_logprobs
+from bough.methods.grpo_online import OnlineGRPO
+from bough.online.method import GroupExample
+from bough.training.method import CallSource
 from bough.types import Call, Group, Message, Task, Trajectory, Turn
 
 HI = [Message(role="user", content="Hi")]

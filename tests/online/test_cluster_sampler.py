@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from bough.commands.train import train_grpo
 from bough.errors import InputError
 from bough.event_loop import BackgroundLoop
+from bough.methods.grpo import train_grpo
 from bough.online import cluster
 from bough.online.cluster import ClusterSampler, VersionedAttempt, VersionedRunner
 from bough.online.samplers import Meter

@@ -12,15 +12,14 @@ import pytest
 import torch
 
 from bough.chat.template import load_template
-from bough.commands.train import train_distill
+from bough.config.run_folder import MetricsFile
 from bough.engines.base import EngineError
 from bough.errors import InputError
-from bough.methods.distill import DistillConfig
-from bough.online import teacher as teacher_server
-from bough.online.teacher import TeacherServer
+from bough.methods import teacher as teacher_server
+from bough.methods.distill import DistillConfig, train_distill
+from bough.methods.teacher import TeacherServer
 from bough.policy.policy import Policy
 from bough.policy.save import save_policy
-from bough.training.loop import MetricsFile
 from bough.types import Call
 from tests.engines.stand_in import Json, Reply, StandIn, serving
 
@@ -69,7 +68,7 @@ def test_another_tokenizer_is_refused_with_a_sentence(tmp_path: Path, monkeypatc
     def load(name: str, *more: Any) -> Any:
         return type("Template", (), {"tokenizer": other})() if name == "far" else real
 
-    monkeypatch.setattr("bough.online.teacher.load_template", load)
+    monkeypatch.setattr("bough.methods.teacher.load_template", load)
     with pytest.raises(
         InputError, match=r"far has another tokenizer than tiny: the token 'zebra' is \d+ there and missi"
     ):

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bough.commands.train import train_grpo
-from bough.methods.grpo import GRPOConfig
+from bough.methods.grpo import GRPOConfig, train_grpo
+from bough.methods.grpo_online import OnlineGRPO
 from bough.online.gather import ENOUGH, FlatGroups, kind_of
 from bough.types import Group, Message, Task, ToolCall, Trajectory, Turn
 from tests.online.test_online import settings
@@ -32,7 +32,7 @@ def group(*attempts: tuple[str, bool | None]) -> Group:
 
 
 def flat(**more: Any) -> FlatGroups:
-    return FlatGroups(GRPOConfig(environment="household", max_steps=1, **more))
+    return FlatGroups(OnlineGRPO(GRPOConfig(environment="household", max_steps=1, **more)).against_flat)
 
 
 def test_groups_are_told_apart_by_why_their_rewards_are_equal():

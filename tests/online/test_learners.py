@@ -7,7 +7,7 @@ import pytest
 from bough.errors import InputError
 from bough.methods.distill import DistillConfig
 from bough.methods.grpo import GRPOConfig
-from bough.online.learners import with_learners
+from bough.online.source import with_learners
 from bough.training.checkpoint import Counters
 from bough.training.run import Trained
 from tests.online.test_online import settings

@@ -58,7 +58,7 @@ def one_by_one(size: int, budget: int, first: int, seed: int, teaching: float, l
 
 
 def streamed(
-    pace: Pace[Task], slots: int, num_batches: int, seed: int, teaching: float, losing: float, delays: int
+    pace: Pace, slots: int, num_batches: int, seed: int, teaching: float, losing: float, delays: int
 ) -> Iterator[Batch]:
     """The same with `slots` tasks in flight, each as long as it happens to be."""
     rng, clock = random.Random(delays), 0.0
@@ -105,7 +105,7 @@ def test_batches_of_fresh_weights_do_not_depend_on_which_episode_ends_first(
     size: int, resample: float, slots: int, seed: int, teaching: float, losing: float, delays: int
 ):
     budget = int(size * resample)
-    pace: Pace[Task] = Pace(size, budget)
+    pace: Pace = Pace(size, budget)
     first = 0
     for verdict, chosen, used in streamed(pace, slots, 4, seed, teaching, losing, delays):
         expected, taught, tried = one_by_one(size, budget, first, seed, teaching, losing)
@@ -117,7 +117,7 @@ def test_batches_of_fresh_weights_do_not_depend_on_which_episode_ends_first(
 
 
 def test_tasks_are_started_early_by_the_share_that_taught_in_the_last_batch():
-    pace: Pace[Task] = Pace(4, 8)
+    pace: Pace = Pace(4, 8)
     pace.begin(num_later=2)
     assert list(pace.starts(idle=99)) == [0, 1, 2, 3], "nothing is known yet"
     for number in range(4):
@@ -139,7 +139,7 @@ def test_tasks_are_started_early_by_the_share_that_taught_in_the_last_batch():
 
 
 def test_with_batches_ahead_no_task_is_started_early():
-    pace: Pace[Task] = Pace(2, 8, max_staleness=1)
+    pace: Pace = Pace(2, 8, max_staleness=1)
     pace.begin(num_later=9)
     list(pace.starts())
     for number in range(4):
@@ -154,7 +154,7 @@ def test_with_batches_ahead_no_task_is_started_early():
 def test_with_batches_ahead_every_task_is_used_once_and_no_more_than_allowed_is_in_flight(
     ahead: int, size: int, resample: float, slots: int, seed: int, teaching: float, losing: float, delays: int
 ):
-    pace: Pace[Task] = Pace(size, int(size * resample), max_staleness=ahead)
+    pace: Pace = Pace(size, int(size * resample), max_staleness=ahead)
     seen: list[int] = []
     for verdict, chosen, used in streamed(pace, slots, 6, seed, teaching, losing, delays):
         assert len(chosen) <= size and set(chosen) <= set(used) and chosen == sorted(chosen)
@@ -165,13 +165,13 @@ def test_with_batches_ahead_every_task_is_used_once_and_no_more_than_allowed_is_
             assert len(pace.unfinished) <= (ahead + 1) * size
 
 
-def ready(pace: Pace[Task], *numbers: int) -> None:
+def ready(pace: Pace, *numbers: int) -> None:
     for number in numbers:
         pace.end(Task(number, teaches=True))
 
 
 def test_a_batch_ahead_is_in_flight_while_one_trains():
-    pace: Pace[Task] = Pace(2, 4, max_staleness=1)
+    pace: Pace = Pace(2, 4, max_staleness=1)
     pace.begin(num_later=9)
     assert list(pace.starts()) == [0, 1, 2, 3]
     ready(pace, 3, 0)
@@ -183,7 +183,7 @@ def test_a_batch_ahead_is_in_flight_while_one_trains():
 
 
 def test_what_may_be_too_old_for_the_next_batch_is_taken_first():
-    pace: Pace[Task] = Pace(2, 4, max_staleness=1)
+    pace: Pace = Pace(2, 4, max_staleness=1)
     pace.begin(num_later=9)
     list(pace.starts())
     for number, age in ((0, 0), (1, 1), (2, 0), (3, 1)):
@@ -192,7 +192,7 @@ def test_what_may_be_too_old_for_the_next_batch_is_taken_first():
 
 
 def test_no_batch_is_played_ahead_that_is_never_trained_on():
-    pace: Pace[Task] = Pace(2, 4, max_staleness=3)
+    pace: Pace = Pace(2, 4, max_staleness=3)
     pace.begin(num_later=1)
     assert list(pace.starts()) == [0, 1, 2, 3]
     ready(pace, 0, 1)
@@ -202,7 +202,7 @@ def test_no_batch_is_played_ahead_that_is_never_trained_on():
 
 
 def test_tasks_that_were_unfinished_at_a_kill_come_first():
-    pace: Pace[Task] = Pace(2, 4, max_staleness=1)
+    pace: Pace = Pace(2, 4, max_staleness=1)
     pace.restore(next_number=9, unfinished=[7, 4])
     assert pace.unfinished == [4, 7]
     pace.begin(num_later=9)
@@ -211,7 +211,7 @@ def test_tasks_that_were_unfinished_at_a_kill_come_first():
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_a_lost_task_is_not_replaced_before_the_environment_has_finished_an_episode(size: int):
-    pace: Pace[Task] = Pace(size, 4 * size)
+    pace: Pace = Pace(size, 4 * size)
     pace.begin(num_later=0)
     started = list(pace.starts())
     for number in started:

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from bough.commands.train import train_grpo
 from bough.config.groups import LimitsConfig
 from bough.data.reader import read
 from bough.data.writer import Writer
 from bough.environments.base import EnvironmentFailedError
 from bough.errors import BoughError, InputError
-from bough.methods.grpo import GRPOConfig
+from bough.methods.grpo import GRPOConfig, train_grpo
 from bough.online.player import Resets
 from bough.rollouts.episode import Replayed, play
 from bough.types import Group, Message, Task, Trajectory

@@ -2,8 +2,8 @@
 
 import torch
 
-from bough.methods.grpo import GroupExample
-from bough.online.schedule import shares
+from bough.online.method import GroupExample
+from bough.online.source import shares
 from bough.trees.build import TokenTree
 from bough.types import Call
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from bough.commands.train import train_grpo
-from bough.methods.grpo import GRPOConfig
+from bough.methods.grpo import GRPOConfig, train_grpo
 from bough.policy.policy import Policy
 from bough.types import Call
 from tests.online.test_online import batch, metrics, settings

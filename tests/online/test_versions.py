@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bough.engines.base import EngineError
-from bough.online.samplers import ByName, News, OneAtATime
+from bough.online.cluster import ByName, News, OneAtATime
 from bough.rollouts.ray_weights import Publisher, Subscriber, Version
 from tests.rollouts.ray.test_weights import Shelf
 

@@ -15,8 +15,8 @@ from bough.engines.local.engine import LocalEngine
 from bough.environments.base import Environment, Observation
 from bough.methods.grpo import GRPOConfig
 from bough.online import cluster
-from bough.online.cluster import PolicyAgents, VersionedAttempt, WorkerAgents
-from bough.online.samplers import ByName, OneAtATime, TemperatureAgents
+from bough.online.cluster import ByName, OneAtATime, PolicyAgents, VersionedAttempt, WorkerAgents
+from bough.online.samplers import TemperatureAgents
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 from bough.rollouts.ray_weights import Publisher, Subscriber, Version, copy_weights, trained_weights

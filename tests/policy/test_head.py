@@ -1,5 +1,4 @@
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -98,15 +97,3 @@ def test_a_nearly_sure_token_keeps_its_gradient_in_bfloat16(trained):
     hidden = torch.ones(1, 1, dtype=torch.bfloat16, requires_grad=True)
     predict(hidden, torch.tensor([0]), Head(layer, 2)).logprobs_M.sum().backward()
     assert hidden.grad.item() == pytest.approx(8 * (1 - torch.sigmoid(torch.tensor(8.0)).item()), rel=0.01)
-
-
-@pytest.mark.parametrize(("gib", "trained", "logits"), [(24, True, 2**26), (128, True, 2**28), (128, False, 2**26)])
-def test_on_a_large_gpu_a_trained_head_has_larger_chunks(
-    gib: int, trained: bool, logits: int, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(head_file, "CHUNK_LOGITS", 2**26)
-    memory = SimpleNamespace(total_memory=gib * 2**30)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: memory)
-    head = Head(nn.Linear(2, 3).requires_grad_(trained), 3)
-    assert head_file._logits_per_chunk(torch.device("cuda"), head) == logits
-    assert head_file._logits_per_chunk(torch.device("cpu"), head) == 2**26

@@ -12,8 +12,7 @@ import pytest
 
 from bough.cli import main
 from bough.event_loop import Interrupts, request_stop
-from bough.online.player import Player
-from bough.online.schedule import EpisodeStream
+from bough.online.player import EpisodeStream, Player
 from bough.training.checkpoint import checkpoints
 from bough.training.loop import Trainer
 from tests.online.letters import Interrupting

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from bough.training.loop import MetricsFile
+from bough.config.run_folder import MetricsFile
 
 
 def test_lines_behind_the_step_that_is_resumed_are_forgotten(tmp_path: Path):

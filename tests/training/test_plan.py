@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.training.plan import Curriculum, Plan, PlannedStep
+from bough.config.training import CurriculumConfig
+from bough.training.plan import Plan, PlannedStep
 
 
 def plan(clusters: list[str], difficulty: list[float], **options: Any) -> list[PlannedStep]:
@@ -57,7 +58,7 @@ def test_half_an_epoch_is_half_the_steps():
 def test_a_curriculum_begins_with_the_easiest_and_ends_with_all():
     planned = plan(
         [str(i) for i in range(10)], [float(i) for i in range(10)], batch_size=100, num_epochs=4,
-        curriculum=Curriculum(start_ratio=0.3, warmup_epochs=2),
+        curriculum=CurriculumConfig(start_ratio=0.3, warmup_epochs=2),
     )  # fmt: skip
     assert [sorted(step.examples) for step in planned] == [
         [0, 1, 2],
@@ -84,7 +85,7 @@ def test_whole_epochs_are_fair(count: int, batch: int, epochs: float, seed: int)
 def adaptive(levels: tuple[int, ...] = (0,)) -> Plan:
     return Plan(
         [str(i) for i in range(10)], [float(i) for i in range(10)], batch_size=2, num_epochs=4, seed=3,
-        curriculum=Curriculum(start_ratio=0.4, warmup_epochs=2, success=0.7), levels=levels,
+        curriculum=CurriculumConfig(start_ratio=0.4, warmup_epochs=2, success=0.7), levels=levels,
     )  # fmt: skip
 
 

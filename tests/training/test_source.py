@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from bough.methods.grpo import GroupExample
 from bough.methods.sft import SFTConfig
+from bough.online.method import GroupExample
 from bough.training.method import Example
 from bough.training.plan import Batch, PlannedSource
 from bough.types import Call

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from bough.methods.dpo import DPO, DPOConfig, Preference
-from bough.methods.grpo import GRPO, GroupExample, GRPOConfig
+from bough.methods.grpo import GRPO, GRPOConfig
 from bough.methods.sft import SFT, Demonstration, SFTConfig
+from bough.online.method import GroupExample
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 from bough.policy.reference import Reference

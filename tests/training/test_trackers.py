@@ -158,7 +158,7 @@ def test_a_tracker_that_fails_three_times_in_a_row_is_not_asked_again(
         for step in range(1, 9):
             trackers.log({"step": step, "loss": 1.0})
     assert dead.calls == 4  # the settings, and three tries
-    assert "wandb failed: call 2. Training continues" in caplog.text
+    assert "wandb failed: call 2. The run continues" in caplog.text
     assert "wandb failed 3 times in a row and is not used for the rest of this run" in caplog.text
 
 

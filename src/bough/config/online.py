@@ -1,4 +1,4 @@
-"""The parts of online training's settings: GRPO in an environment instead of on a file."""
+"""The settings of training in an environment instead of on a file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from bough.config.base import Config
-from bough.config.groups import OptionValues, PlayedTasksConfig, SamplingConfig
+from bough.config.groups import (
+    REWARD_TIMEOUT,
+    REWARDS,
+    LimitsConfig,
+    OnlineClusterConfig,
+    OptionValues,
+    PlayedTasksConfig,
+    RewardWeights,
+    SamplingConfig,
+)
+from bough.config.training import TrainingConfig
 
 
 class OnlineEnvironmentConfig(PlayedTasksConfig):
@@ -211,19 +221,43 @@ class WatchConfig(Config):
     )
 
 
-def check_origin(
-    what: str,
-    train_file: Path | None,
-    environment: OnlineEnvironmentConfig,
-    held_out: HeldOutTasksConfig,
-    max_steps: int | None,
-) -> None:
-    """Raises ValueError unless training data come either from a file or from playing, apart from held-out tasks."""
-    if (train_file is None) == (environment.name is None):
-        raise ValueError(f"{what} come from `train_file`, `environment` or `agent`: give one of them")
-    if environment.name is not None and max_steps is None:
-        raise ValueError("`max_steps` is required with `environment`: there is always another batch to play")
-    if held_out.every and environment.task_file is not None and held_out.task_file is None:
-        raise ValueError("`eval_every` with `task_file` needs `eval_task_file`: held-out tasks must not be trained on")
-    if held_out.task_file is not None and held_out.task_file == environment.task_file:
-        raise ValueError("`eval_task_file` is `task_file`: held-out tasks must not be trained on")
+class OnlineConfig(TrainingConfig):
+    """Rewards of the episodes that are played.
+
+    These are the settings of every method that samples while it trains; each adds its own.
+    """
+
+    environment: OnlineEnvironmentConfig = OnlineEnvironmentConfig()
+    rollouts: RolloutsConfig = RolloutsConfig()
+    held_out: HeldOutTasksConfig = HeldOutTasksConfig()
+    watch: WatchConfig = WatchConfig()
+    sampling: OnlineSamplingConfig = OnlineSamplingConfig()
+    limits: LimitsConfig = LimitsConfig()
+    cluster: OnlineClusterConfig = OnlineClusterConfig()
+    rewards: RewardWeights = Field({}, description=REWARDS)
+    reward_timeout_s: float = Field(60, gt=0, description=REWARD_TIMEOUT)
+
+    @property
+    def sampled_by(self) -> SamplerConfig:
+        """The local engine, unless a method has settings for another."""
+        return SamplerConfig()
+
+    @property
+    def learnt_reward(self) -> str | None:
+        """The reward that is learnt from; None for the outcome."""
+        return "total" if self.rewards else None
+
+    @model_validator(mode="after")
+    def _a_file_or_an_environment(self) -> Self:
+        train_file, environment, held_out = self.data.train_file, self.environment, self.held_out
+        if (train_file is None) == (environment.name is None):
+            raise ValueError("the data come from `train_file`, `environment` or `agent`: give one of them")
+        if environment.name is not None and self.optimizer.max_steps is None:
+            raise ValueError("`max_steps` is required with `environment`: there is always another batch to play")
+        if held_out.every and environment.task_file is not None and held_out.task_file is None:
+            raise ValueError(
+                "`eval_every` with `task_file` needs `eval_task_file`: held-out tasks must not be trained on"
+            )
+        if held_out.task_file is not None and held_out.task_file == environment.task_file:
+            raise ValueError("`eval_task_file` is `task_file`: held-out tasks must not be trained on")
+        return self

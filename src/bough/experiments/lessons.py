@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import partial
 
 from bough.chat.builder import CallBuilder
 from bough.config.training import TrainingConfig
@@ -17,15 +17,15 @@ from bough.experiments.evolve_settings import EvolveConfig, Mixer, trained_by
 from bough.experiments.players import Players
 from bough.files import derived_seed, json_digest
 from bough.ledger import Ledger
-from bough.methods.examples import CallSource
-from bough.methods.grpo import GroupExample, GRPOConfig
-from bough.online.gather import FlatGroups, Kind
-from bough.online.grpo import OnlineGRPO
+from bough.methods.grpo import GRPOConfig
+from bough.methods.grpo_online import OnlineGRPO
+from bough.online.gather import FlatGroups
+from bough.online.method import FlatKind, GroupExample
 from bough.online.player import LostError
 from bough.rollouts.agents import ModelAgent
 from bough.rollouts.collect import Tally, collect
 from bough.rollouts.runner import Attempt, LocalRunner, attempts
-from bough.training.method import Example
+from bough.training.method import CallSource, Example
 from bough.training.plan import PlannedSource
 from bough.types import Group, Task, Trajectory
 
@@ -42,20 +42,11 @@ class Pupil:
     mixture: Mapping[str, float] = field(default_factory=dict)
 
 
-class Lessons(Protocol):
-    """Gives every member its batches. `tokens` were sampled for them so far."""
-
-    tokens: int
-
-    def batches(self, pupils: Mapping[str, Pupil], update: int) -> dict[str, Sequence[Example]]:
-        """The batch of each member for the run's update number `update`; a member without one learns nothing."""
-        ...
-
-
 class RecordLessons:
     """Records in the order of a plan, shuffled for each member by its name; of several files, mixed by its weights.
 
-    `examples` are those of each file by its name; a single file needs none.
+    `examples` are those of each file by its name; a single file needs none. A member without a batch learns
+    nothing. `tokens` were sampled for batches: none.
     """
 
     def __init__(self, examples: Mapping[str, Sequence[Example]], seed: int) -> None:
@@ -119,7 +110,7 @@ class GroupLessons:
         self._rubrics: dict[str, Rubric] = {}
         base = trained_by(config, {})
         assert isinstance(base, GRPOConfig)
-        self.flat = MemberFlatGroups(base)
+        self.flat = FlatGroups(partial(against_flat, base))
 
     def batches(self, pupils: Mapping[str, Pupil], update: int) -> dict[str, Sequence[Example]]:
         settings = {name: _grpo(pupil) for name, pupil in pupils.items()}
@@ -206,6 +197,9 @@ class GroupLessons:
         return self._rubrics[key]
 
 
+Lessons = RecordLessons | GroupLessons
+
+
 def _grpo(pupil: Pupil) -> GRPOConfig:
     assert isinstance(pupil.config, GRPOConfig)
     return pupil.config
@@ -215,30 +209,24 @@ def _batch_size(config: GRPOConfig) -> int:
     return config.optimizer.batch_size * config.optimizer.gradient_accumulation_steps
 
 
-# Groups that teach members nothing, with advice in the flags of `bough evolve`.
-# There `--temperature` is that of the measurement; what members sample their groups with is in `--set`.
+def against_flat(config: GRPOConfig, kind: FlatKind) -> Iterator[str]:
+    """What to try where groups teach members nothing, in the flags of `bough evolve`.
 
-
-class MemberFlatGroups(FlatGroups):
-    """Counts the groups of all members. `config` has the settings of `--set`."""
-
-    config: GRPOConfig
-
-    def ways(self, kind: Kind) -> Iterator[str]:
-        config = self.config
-        if kind == "same":
-            yield f"--set temperature={1.5 * config.sampling.temperature:g}"
-            if not config.entropy_coef:
-                yield "--set entropy_coef=0.001"
-            return
-        if kind == "succeeded":
-            yield "harder tasks"
-            if config.advantage not in ("state", "graph"):
-                yield "--set advantage=state, which also compares the steps of attempts that all succeed"
-            if not config.rewards:
-                yield "--rewards with a part for shorter episodes, such as steps=0.5"
-            return
-        yield "easier tasks"
+    There `--temperature` is that of the measurement; what members sample their groups with is in `--set`.
+    """
+    if kind == "same":
+        yield f"--set temperature={1.5 * config.sampling.temperature:g}"
+        if not config.entropy_coef:
+            yield "--set entropy_coef=0.001"
+        return
+    if kind == "succeeded":
+        yield "harder tasks"
+        if config.advantage not in ("state", "graph"):
+            yield "--set advantage=state, which also compares the steps of attempts that all succeed"
         if not config.rewards:
-            yield "--rewards with a part for progress, such as progress=0.5"
-        yield f"--set group_size={2 * config.rollouts.group_size}"
+            yield "--rewards with a part for shorter episodes, such as steps=0.5"
+        return
+    yield "easier tasks"
+    if not config.rewards:
+        yield "--rewards with a part for progress, such as progress=0.5"
+    yield f"--set group_size={2 * config.rollouts.group_size}"

@@ -9,35 +9,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, model_validator
 
-from bough.config.curation import is_server
-from bough.config.groups import REWARD_TIMEOUT, LimitsConfig, OnlineClusterConfig, RewardWeights, SamplingConfig
-from bough.config.online import (
-    HeldOutTasksConfig,
-    OnlineEnvironmentConfig,
-    OnlineSamplingConfig,
-    RolloutsConfig,
-    SamplerConfig,
-    WatchConfig,
-    check_origin,
+from bough.config.groups import (
+    RewardWeights,
+    SamplingConfig,
+    is_server,
 )
+from bough.config.keywords import settings_of
+from bough.config.online import OnlineConfig, RolloutsConfig
 from bough.config.problems import named
-from bough.config.training import OF_FILES, OptimizerConfig, TrainingConfig, TrainingDataConfig, learning_rate_field
+from bough.config.training import OF_FILES, OptimizerConfig, TrainingDataConfig, learning_rate_field
 from bough.data.base import Sample
 from bough.errors import InputError, RowError
 from bough.ledger import Mean
-from bough.methods.examples import CallSource, examples_from, head_of
-from bough.methods.grpo import GroupExample, GRPOConfig, bounded_exp, sampler_logprobs
-from bough.training.method import Data, Examples, Loss, float_vectors, share
+from bough.methods.base import ESSENTIAL_ONLINE, trained_model, training_command
+from bough.methods.examples import examples_from, head_of
+from bough.methods.grpo import bounded_exp, sampler_logprobs
+from bough.online.method import FlatKind, GroupExample
+from bough.training.method import CallSource, Data, Examples, Loss, float_vectors, share
 from bough.types import Call, Group, Pair, Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from bough.chat.builder import CallBuilder
+    from bough.commands.models import ModelLike, TrainedModel
+    from bough.commands.objects import AgentLike, EnvironmentLike, Rewards, Source, StrPath
+    from bough.training.run import Trained
 
 
 class DistillDataConfig(TrainingDataConfig):
@@ -66,8 +67,10 @@ class DistillRolloutsConfig(RolloutsConfig):
     )
 
 
-class DistillConfig(TrainingConfig):
+class DistillConfig(OnlineConfig):
     """On-policy distillation: the student plays, and learns a teacher's distribution over each token it sampled."""
+
+    command = "distill"
 
     teacher: str = Field(
         description="the model to learn from, with the student's tokenizer; or the address of a server that returns "
@@ -85,25 +88,8 @@ class DistillConfig(TrainingConfig):
     )
     data: DistillDataConfig = DistillDataConfig()
     optimizer: DistillOptimizerConfig = DistillOptimizerConfig()
-    environment: OnlineEnvironmentConfig = OnlineEnvironmentConfig()
     rollouts: DistillRolloutsConfig = DistillRolloutsConfig()
-    held_out: HeldOutTasksConfig = HeldOutTasksConfig()
-    watch: WatchConfig = WatchConfig()
-    sampling: OnlineSamplingConfig = OnlineSamplingConfig()
-    limits: LimitsConfig = LimitsConfig()
-    cluster: OnlineClusterConfig = OnlineClusterConfig()
     rewards: RewardWeights = Field({}, description="rewards to record beside the loss, as name=weight")
-    reward_timeout_s: float = Field(60, gt=0, description=REWARD_TIMEOUT)
-
-    @property
-    def reward(self) -> None:
-        """No reward is learnt from."""
-        return
-
-    @property
-    def sampler(self) -> SamplerConfig:
-        """The local engine: the student samples from the weights in training."""
-        return SamplerConfig()
 
     @property
     def teacher_is_server(self) -> bool:
@@ -116,11 +102,6 @@ class DistillConfig(TrainingConfig):
         if given:
             return f"{named(given)} does not go with `environment`: it is for data on file"
         return None
-
-    @model_validator(mode="after")
-    def _a_file_or_an_environment(self) -> Self:
-        check_origin("episodes", self.data.train_file, self.environment, self.held_out, self.optimizer.max_steps)
-        return self
 
     @model_validator(mode="after")
     def _what_a_server_can_tell(self) -> Self:
@@ -147,8 +128,6 @@ class DistillConfig(TrainingConfig):
 
 # Settings that keep some tokens from being sampled.
 CUTS = ("top_p", "top_k", "min_p")
-# The settings of every method that samples while it trains.
-OnlineConfig = GRPOConfig | DistillConfig
 
 
 class Distill:
@@ -189,6 +168,9 @@ class Distill:
             weights=(1.0,) * len(calls),
             denominator=float(sum(len(call.completion_ids) for call in calls)),
         )
+
+    def against_flat(self, kind: FlatKind) -> tuple[str, ...]:  # noqa: ARG002  no rewards are compared
+        return ()
 
     def parts(self, example: GroupExample) -> list[GroupExample]:
         return example.by_call()
@@ -246,3 +228,61 @@ def sampled_reverse_kl(
     gaps_N = bounded_exp(logprobs_N - sampler_N.detach()) * (logprobs_N - teacher_N).detach()
     metrics = {"divergence": Mean(gaps_N.detach().sum(), len(gaps_N))}
     return Loss(share(gaps_N.sum(), denominator), metrics)
+
+
+# The command: `bough distill`, `bough.distill`.
+
+
+def train_distill(config: DistillConfig, data: Data | None = None, held_out: Data | None = None) -> Trained:
+    """Distillation from a teacher on episodes: given here, on file, or played in the settings' environment."""
+    from bough.methods.teacher import distill as train_student
+
+    return train_student(config, data, held_out)
+
+
+@settings_of(DistillConfig, "train_file", "own_agent")
+def distill(
+    model: ModelLike,
+    teacher: ModelLike,
+    records: Source | None = None,
+    *,
+    environment: EnvironmentLike | None = None,
+    agent: AgentLike | None = None,
+    rewards: Rewards | None = None,
+    eval_file: Source | None = None,
+    output_dir: StrPath | None = None,
+    **settings: Any,
+) -> TrainedModel:
+    """Train a student on its own episodes to answer with a teacher's distribution.
+
+    `teacher` is a model with the student's tokenizer by name, folder or loaded, or the address
+    of a server. With `environment`, a name or a class, or your own `agent`, the student plays
+    there and learns from what it played; give `max_steps` then. `records` are episodes or groups
+    instead, in memory or on file. The other arguments are those of `bough.grpo`.
+    """
+    from bough.commands.models import LoadedModel, TemporaryFolder, model_name
+    from bough.commands.objects import reward_weights, where_to_play
+
+    play = where_to_play(environment, agent)
+    play |= {"rewards": reward_weights(rewards)} if rewards else {}
+    kept = TemporaryFolder()
+    from_ = teacher.save(kept.path / "teacher") if isinstance(teacher, LoadedModel) else teacher
+    play |= {"teacher": model_name(from_)}
+    trained = trained_model(DistillConfig, train_distill, model, records, eval_file, output_dir, settings | play)
+    del kept  # the weights of a loaded teacher are no longer needed
+    return trained
+
+
+COMMANDS = {
+    "distill": training_command(
+        DistillConfig,
+        train=train_distill,
+        essential=(*ESSENTIAL_ONLINE, "teacher", "beta", "server_model"),
+        reads="groups",
+        examples="  bough distill --teacher Qwen/Qwen3-4B --model Qwen/Qwen3-0.6B --environment household "
+        "--max-steps 200 --output-dir runs/distill\n"
+        "  bough distill --teacher runs/sft/final --model smollm2 --beta 0.5 --train-file runs/own/trajectories.jsonl",
+        or_plays=True,
+        labels="teacher",
+    )
+}

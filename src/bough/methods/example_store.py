@@ -43,9 +43,9 @@ from bough.data.reader import RawRows
 from bough.errors import BoughError, RowError
 from bough.files import read_json, write_json
 from bough.ledger import Ledger
-from bough.methods.examples import SUMMARY, CallSource, count_calls
+from bough.methods.examples import SUMMARY
 from bough.models.resolve import file_digest
-from bough.training.method import Example
+from bough.training.method import CallSource, Example, count_calls
 from bough.types import Call
 
 if TYPE_CHECKING:

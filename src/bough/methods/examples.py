@@ -18,21 +18,19 @@ from bough.data.base import Sample, digest
 from bough.data.formats import named
 from bough.data.lines import files, is_dataset, is_hub
 from bough.data.reader import Problem, Problems, raw_rows
-from bough.errors import BoughError, InputError, RowError
+from bough.errors import BoughError, InputError
 from bough.files import build_once, cache_folder, open_file
-from bough.ledger import Ledger, plural
-from bough.training.method import Data, Example, Examples
-from bough.types import Call, Message, Turn, split_conversation
+from bough.ledger import plural
+from bough.training.method import CallSource, Data, Example, Examples
+from bough.types import Message, split_conversation
 
 if TYPE_CHECKING:
     from bough.chat.builder import CallBuilder
     from bough.config.training import TrainingConfig
     from bough.methods.example_store import Chunk, Preparation, StoreWriter
-
+from bough.data.base import IN_MEMORY
 
 log = logging.getLogger(__name__)
-# The name of data that is given in Python, where settings and records name a file.
-IN_MEMORY = "records"
 # Smaller files are prepared in a second or two: no worker processes, and nothing kept.
 LARGE = 4 << 20  # bytes
 E = TypeVar("E", bound=Example)
@@ -183,6 +181,8 @@ CODE = (
     "chat",
     "environments/rewards.py",
     "environments/rubric.py",
+    "curation/advantages.py",
+    "online/method.py",
     "methods",
     "training/method.py",
 )
@@ -273,39 +273,3 @@ def _version(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return "?"
-
-
-# The calls of a record's turns, each kept or dropped with its reason.
-
-
-class CallSource:
-    """Builds the calls of turns and counts them."""
-
-    def __init__(self, builder: CallBuilder, ledger: Ledger) -> None:
-        self.builder, self.ledger = builder, ledger
-
-    def calls(
-        self, start: list[Message], turns: list[Turn], tools: list[dict[str, Any]], *, corrections: bool = False
-    ) -> dict[int, Call]:
-        """The calls of the trained turns, by turn; those that cannot be trained are dropped with their reason.
-
-        Without `corrections`, what was sampled is what is trained: a turn that has one raises RowError.
-        """
-        if not corrections and any(turn.correction for turn in turns):
-            raise RowError("has_corrections", "this episode has corrections; only SFT learns from them")
-        found = {}
-        for built in self.builder.build(start, turns, tools):
-            if built.call is None:
-                assert built.reason is not None
-                self.ledger.drop(built.reason)
-            else:
-                self.ledger.keep()
-                found[built.turn] = built.call
-        return found
-
-
-def count_calls(ledger: Ledger, of_row: Ledger, trained: int, reason: str) -> None:
-    """Counts a row's calls: `trained` of them are kept, the other good ones are dropped for `reason`."""
-    ledger.keep(trained)
-    for why, count in (of_row.dropped + Counter({reason: of_row.kept - trained})).items():
-        ledger.drop(why, count)

@@ -7,44 +7,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from bough.config.groups import REWARD_TIMEOUT, REWARDS, LimitsConfig, OnlineClusterConfig, RewardWeights
-from bough.config.online import (
-    GroupSamplingConfig,
-    HeldOutTasksConfig,
-    OnlineEnvironmentConfig,
-    RolloutsConfig,
-    SamplerConfig,
-    WatchConfig,
-    check_origin,
-)
+from bough.config.keywords import settings_of
+from bough.config.online import GroupSamplingConfig, OnlineConfig, SamplerConfig, WatchConfig
 from bough.config.problems import named
 from bough.config.training import (
     OF_FILES,
     OptimizerConfig,
-    TrainingConfig,
     TrainingDataConfig,
     learning_rate_field,
 )
+from bough.curation.advantages import GraphValue, StepFormula, call_advantages, state_call_advantages
 from bough.data.base import Sample
 from bough.environments.rubric import score
 from bough.errors import InputError, RowError
 from bough.ledger import Mean
-from bough.methods.advantages import GraphValue, StepFormula, call_advantages, state_call_advantages
-from bough.methods.examples import CallSource, examples_from, head_of
-from bough.training.method import Data, Example, Examples, Loss, float_vectors, share
+from bough.methods.base import ESSENTIAL_ONLINE, train_on_data, trained_model, training_command
+from bough.methods.examples import examples_from, head_of
+from bough.online.method import GroupExample
+from bough.training.method import CallSource, Data, Examples, Loss, float_vectors, share
 from bough.types import Call, Group
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from bough.chat.builder import CallBuilder
+    from bough.commands.models import ModelLike, TrainedModel
+    from bough.commands.objects import AgentLike, EnvironmentLike, Rewards, Source, StrPath
+    from bough.training.run import Trained
 
 
 # GRPO's loss, the clipped surrogate, and its parts: functions of the ratio between two policies' probabilities.
@@ -272,21 +267,19 @@ class GRPOOptimizerConfig(OptimizerConfig):
     num_epochs: float = Field(1, gt=0, description="number of passes over the data")
 
 
-class GRPOConfig(TrainingConfig):
-    """Group-relative policy optimisation: on groups of attempts on file, or played in an environment while training."""
+class GRPOConfig(OnlineConfig):
+    """Group-relative policy optimisation: several attempts at each task are compared; those with a reward above the
+    group's mean become more likely.
+
+    The attempts are on file, or played in an environment while training.
+    """
+
+    command = "grpo"
 
     data: GroupDataConfig = GroupDataConfig()
     optimizer: GRPOOptimizerConfig = GRPOOptimizerConfig()
-    environment: OnlineEnvironmentConfig = OnlineEnvironmentConfig()
-    rollouts: RolloutsConfig = RolloutsConfig()
     sampler: SamplerConfig = SamplerConfig()
-    held_out: HeldOutTasksConfig = HeldOutTasksConfig()
-    watch: WatchConfig = WatchConfig()
     sampling: GroupSamplingConfig = GroupSamplingConfig()
-    limits: LimitsConfig = LimitsConfig()
-    cluster: OnlineClusterConfig = OnlineClusterConfig()
-    rewards: RewardWeights = Field({}, description=REWARDS)
-    reward_timeout_s: float = Field(60, gt=0, description=REWARD_TIMEOUT)
     reward: str | None = Field(
         None,
         description="the reward to compare by (default: the total, the only one there is, or the outcome)",
@@ -337,6 +330,14 @@ class GRPOConfig(TrainingConfig):
         description="compute the log-probabilities before the update once, before training, and keep them on disk",
     )
 
+    @property
+    def sampled_by(self) -> SamplerConfig:
+        return self.sampler
+
+    @property
+    def learnt_reward(self) -> str | None:
+        return self.reward or super().learnt_reward
+
     def _in_vain(self) -> str | None:
         if self.entropy_floor is not None and not self.entropy_coef:
             return "`entropy_floor` needs `entropy_coef`, the weight of the bonus"
@@ -354,11 +355,6 @@ class GRPOConfig(TrainingConfig):
                 "`watch_kl` needs `use_lora`: without an adapter no start policy is kept to measure the distance from"
             )
         return self.sampler.problem(self.sampling, lora=self.lora.enabled, qlora=self.lora.qlora)
-
-    @model_validator(mode="after")
-    def _a_file_or_an_environment(self) -> Self:
-        check_origin("groups", self.data.train_file, self.environment, self.held_out, self.optimizer.max_steps)
-        return self
 
     @model_validator(mode="after")
     def _settings_of_states(self) -> Self:
@@ -381,28 +377,6 @@ class GRPOConfig(TrainingConfig):
         if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
             raise ValueError(f"`dual_clip` bounds ratios beyond the clip range, so above {1 + self.clip_high:g}")
         return self
-
-
-@dataclass(frozen=True)
-class GroupExample(Example):
-    """The calls of a group's attempts, each with its advantage and the weight of its tokens.
-
-    `old_logprobs` are the calls' log-probabilities before the first update on this group,
-    where they were computed.
-    """
-
-    advantages: tuple[float, ...] = ()
-    weights: tuple[float, ...] = ()
-    old_logprobs: tuple[Tensor, ...] = ()
-    denominator: float = 0.0
-    reward: float | None = None
-
-    def by_call(self) -> list[GroupExample]:
-        """Each of its calls alone, with what belongs to it."""
-        return [
-            replace(self, calls=[c], advantages=(a,), weights=(w,), old_logprobs=self.old_logprobs[i : i + 1])
-            for i, (c, a, w) in enumerate(zip(self.calls, self.advantages, self.weights, strict=True))
-        ]
 
 
 class GRPO:
@@ -543,3 +517,55 @@ def _check_temperature(groups: Examples[GroupExample], expected: list[float]) ->
         f"{groups.name}: replies were sampled at {name} {found}, but {ours} is "
         f"{' '.join(f'{value:g}' for value in expected)}; use --{name} {found}"
     )
+
+
+# The command: `bough grpo`, `bough.grpo`.
+
+
+def train_grpo(config: GRPOConfig, data: Data | None = None, held_out: Data | None = None) -> Trained:
+    """Group-relative policy optimisation on groups: given here, on file, or played in the settings' environment."""
+    if config.environment.name is not None:
+        from bough.methods.grpo_online import train_online
+
+        return train_online(config)
+    return train_on_data(GRPO, config, data, held_out)
+
+
+@settings_of(GRPOConfig, "train_file", "own_agent")
+def grpo(
+    model: ModelLike,
+    records: Source | None = None,
+    *,
+    environment: EnvironmentLike | None = None,
+    agent: AgentLike | None = None,
+    rewards: Rewards | None = None,
+    eval_file: Source | None = None,
+    output_dir: StrPath | None = None,
+    **settings: Any,
+) -> TrainedModel:
+    """Train a model on how much better than its group each attempt was.
+
+    `records` are groups, in memory or on file. With `environment`, a name or a class,
+    instead of records the model plays there, learns from what it played and plays again;
+    give `max_steps` then. With `agent`, your own function that plays a task against an address,
+    it learns from what that function asked it. `rewards` are names or functions, as in `bough.collect`. The other
+    arguments are those of `bough.sft`.
+    """
+    from bough.commands.objects import reward_weights, where_to_play
+
+    play = where_to_play(environment, agent)
+    play |= {"rewards": reward_weights(rewards)} if rewards else {}
+    return trained_model(GRPOConfig, train_grpo, model, records, eval_file, output_dir, settings | play)
+
+
+COMMANDS = {
+    "grpo": training_command(
+        GRPOConfig,
+        train=train_grpo,
+        essential=(*ESSENTIAL_ONLINE, "reward", "advantage", "clip_low", "clip_high", "kl_coef", "engine"),
+        reads="groups",
+        examples="  bough grpo --train-file groups.jsonl --model runs/dpo/final --output-dir runs/grpo\n"
+        "  bough grpo --agent my_agent.py:play --model smollm2 --max-steps 100 --output-dir runs/grpo",
+        or_plays=True,
+    )
+}

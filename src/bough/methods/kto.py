@@ -22,8 +22,8 @@ from bough.environments.rubric import score
 from bough.errors import InputError, RowError
 from bough.ledger import Mean
 from bough.methods.dpo import DPOConfig, whole
-from bough.methods.examples import CallSource, examples_from, head_of
-from bough.training.method import Columns, Data, Example, Examples, Loss, float_vectors, share
+from bough.methods.examples import examples_from, head_of
+from bough.training.method import CallSource, Columns, Data, Example, Examples, Loss, float_vectors, share
 from bough.types import Call, Group, Pair, Trajectory
 
 if TYPE_CHECKING:
@@ -47,6 +47,11 @@ class Judged(Example):
     @property
     def own(self) -> list[Call]:
         return self.calls[: self.num_chosen + self.num_rejected]
+
+    @property
+    def num_trained(self) -> int:
+        """Mismatched calls are only measured."""
+        return sum(len(call.completion_ids) for call in self.own)
 
 
 class KTO:

@@ -22,14 +22,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bough.config.groups import ClusterConfig
-from bough.config.online import WatchConfig
+from bough.config.online import OnlineConfig, WatchConfig
 from bough.config.parts import leaves
 from bough.config.training import CheckpointsConfig, MachineConfig, OptimizerConfig, TrackingConfig
 from bough.data.reader import Reader
 from bough.data.writer import Writer
 from bough.errors import InputError
 from bough.files import open_file, read_json, remove, replacing, sync, text_digest, write_json
-from bough.methods.distill import OnlineConfig
 from bough.policy.adapters import weights_digest
 from bough.types import Group, Trajectory
 

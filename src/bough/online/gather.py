@@ -7,62 +7,31 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bough.chat.builder import CallBuilder
-from bough.chat.reply import Reply
+from bough.chat.tool_calls import Reply
+from bough.config.online import OnlineConfig
 from bough.environments.rubric import score
 from bough.errors import RowError
 from bough.ledger import Ledger, plural
-from bough.methods.distill import Distill, OnlineConfig
-from bough.methods.examples import CallSource, count_calls
-from bough.methods.grpo import GRPO, GroupExample, GRPOConfig
 from bough.online.files import EpisodeFiles
-from bough.online.player import LostError, Player
-from bough.online.schedule import Ages, Job, Pace
+from bough.online.method import FlatKind, GroupExample, OnlineMethod
+from bough.online.player import Job, LostError, Player
+from bough.online.schedule import Ages, Outcome, Pace
 from bough.policy.policy import Policy
 from bough.rollouts.rescore import sampled_calls
 from bough.rollouts.runner import Attempt
+from bough.training.method import CallSource, count_calls
 from bough.types import Call, Group, Task, Trajectory
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of one task: its group, as played and as learnt from, and its example if it teaches something.
-
-    `lost` has the errors of lost episodes by id; there is no group if all of them were. `reason`
-    says why the group teaches nothing, `age` is that of the oldest call that is learnt from, and
-    `calls` counts the calls of the group.
-    """
-
-    number: int
-    played: Group | None
-    lost: dict[str, str]
-    group: Group | None = None
-    example: GroupExample | None = None
-    reason: str = "lost"
-    age: int = 0
-    calls: Ledger = field(default_factory=lambda: Ledger("calls"))
-
-    @property
-    def teaches(self) -> bool:
-        return self.example is not None
-
-    @property
-    def num_finished(self) -> int:
-        return len(self.played.attempts) if self.played else 0
-
-    @property
-    def num_lost(self) -> int:
-        return len(self.lost)
 
 
 @dataclass
@@ -94,7 +63,7 @@ class Gatherer:
     def __init__(
         self,
         config: OnlineConfig,
-        method: GRPO | Distill,
+        method: OnlineMethod,
         player: Player,
         builder: CallBuilder,
         files: EpisodeFiles,
@@ -102,9 +71,9 @@ class Gatherer:
         self.config, self.method, self.player, self.files = config, method, player, files
         rollouts = config.rollouts
         size = config.optimizer.batch_size * config.optimizer.gradient_accumulation_steps
-        self.pace: Pace[Outcome] = Pace(size, int(size * rollouts.resample), rollouts.max_staleness)
+        self.pace: Pace = Pace(size, int(size * rollouts.resample), rollouts.max_staleness)
         self.groups, self.calls, self.episodes = Ledger("groups"), Ledger("calls"), Ledger("episodes")
-        self.flat = FlatGroups(config)
+        self.flat = FlatGroups(method.against_flat)
         self._builder = builder
         self._plays: dict[int, _Play] = {}
         self._updates = rollouts.updates * rollouts.passes
@@ -269,10 +238,9 @@ class Gatherer:
 # tasks that are too hard need a start nearer to the goal, and tasks that are too easy need a finer comparison or
 # harder tasks.
 
-Kind = Literal["same", "failed", "succeeded", "equal"]
 # Groups that are counted before a warning, and the share of them that must have taught nothing.
 ENOUGH, MOST = 16, 0.5
-WORDS: dict[Kind, str] = {
+WORDS: dict[FlatKind, str] = {
     "same": "all attempts were the same, word for word",
     "failed": "all attempts failed",
     "succeeded": "all attempts succeeded",
@@ -281,12 +249,12 @@ WORDS: dict[Kind, str] = {
 
 
 class FlatGroups:
-    """Counts groups as they are used, and warns once if most of them teach nothing."""
+    """Counts groups as they are used, and warns once if most of them teach nothing. `ways` are settings to try."""
 
-    def __init__(self, config: OnlineConfig) -> None:
-        self.config = config
+    def __init__(self, ways: Callable[[FlatKind], Iterable[str]]) -> None:
+        self.ways = ways
         self.num_groups = 0
-        self.kinds: Counter[Kind] = Counter()
+        self.kinds: Counter[FlatKind] = Counter()
         self._warned = False
 
     def note(self, group: Group | None, reason: str) -> None:
@@ -312,37 +280,8 @@ class FlatGroups:
         ]
         return f": {'; '.join(parts)}"
 
-    def ways(self, kind: Kind) -> Iterator[str]:
-        """What to try against one kind of flat groups."""
-        config, rollouts = self.config, self.config.rollouts
-        grpo = config if isinstance(config, GRPOConfig) else None
-        highest = max(config.sampling.all_temperatures)
-        if kind == "same":
-            several = bool(grpo and grpo.sampling.temperatures)
-            yield f"{'--temperatures' if several else 'a --temperature'} above {highest:g}"
-            if grpo and not grpo.sampling.temperatures:
-                yield f"--temperatures {highest:g} {highest * 1.5:g}"
-            if grpo and not grpo.entropy_coef:
-                yield "--entropy-coef 0.001 from the start of training"
-            return
-        if kind == "succeeded":
-            yield "harder tasks"
-            if grpo and grpo.advantage not in ("state", "graph"):
-                yield "--advantage state, which also compares the steps of attempts that all succeed"
-            if grpo and not grpo.rewards:
-                yield "--rewards with a part for shorter episodes, such as steps=0.5"
-        else:
-            yield "easier tasks"
-            if rollouts.reset_file is None:
-                yield "--reset-file with successful episodes, to start near the goal"
-            if grpo and not grpo.rewards:
-                yield "--rewards with a part for progress, such as progress=0.5"
-            yield f"--group-size above {rollouts.group_size}"
-        if rollouts.task_pool is None:
-            yield "--task-pool, which draws tasks with mixed results more often"
 
-
-def kind_of(group: Group) -> Kind:
+def kind_of(group: Group) -> FlatKind:
     """Why the rewards of a group are equal."""
     replies = {tuple((turn.reply.reasoning, Reply.of(turn.reply)) for turn in one.turns) for one in group.attempts}
     if len(replies) == 1:
@@ -353,12 +292,10 @@ def kind_of(group: Group) -> Kind:
     return "failed" if outcomes == {False} else "equal"
 
 
-def _listed(ways: Iterator[str]) -> str:
+def _listed(ways: Iterable[str]) -> str:
     *most, last = ways
     return f"{', '.join(most)} or {last}" if most else last
 
-
-# The metrics of a batch that was played.
 
 # Calls whose distance from sampler and start policy is measured in each batch.
 CALLS_MEASURED = 8

@@ -19,24 +19,15 @@ many are tried again, `DRAWS` times in all.
 
 from __future__ import annotations
 
-import asyncio
 import random
 import re
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from queue import SimpleQueue
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Literal
 
-from bough.errors import RowError
-from bough.event_loop import BackgroundLoop, StopRequestedError
-from bough.methods.grpo import GroupExample
-from bough.policy.processes import deal
-from bough.rollouts.collect import Tally, play_attempt
-from bough.rollouts.runner import Attempt, Runner, spare_what_is_loaded
-from bough.trees.build import partition
+from bough.ledger import Ledger
+from bough.online.method import GroupExample
 from bough.types import Call, Group, Trajectory, Turn
 
 # What an earlier batch counts in the share of groups that teach something, for each batch since.
@@ -47,33 +38,39 @@ DRAWS = 4
 Verdict = Literal["wait", "complete", "nothing", "lost"]
 
 
-class Ended(Protocol):
-    """What came of one task."""
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one task: its group, as played and as learnt from, and its example if it teaches something.
+
+    `lost` has the errors of lost episodes by id; there is no group if all of them were. `reason`
+    says why the group teaches nothing, `age` is that of the oldest call that is learnt from, and
+    `calls` counts the calls of the group.
+    """
+
+    number: int
+    played: Group | None
+    lost: dict[str, str]
+    group: Group | None = None
+    example: GroupExample | None = None
+    reason: str = "lost"
+    age: int = 0
+    calls: Ledger = field(default_factory=lambda: Ledger("calls"))
 
     @property
-    def number(self) -> int: ...
-
-    @property
-    def teaches(self) -> bool: ...
-
-    @property
-    def age(self) -> int:
-        """Batches since the weights that sampled it; more for the next batch."""
+    def teaches(self) -> bool:
+        return self.example is not None
 
     @property
     def num_finished(self) -> int:
-        """Episodes that were played to their end."""
+        return len(self.played.attempts) if self.played else 0
 
     @property
     def num_lost(self) -> int:
-        """Episodes that the environment or the engine broke."""
-
-
-O = TypeVar("O", bound=Ended)  # noqa: E741
+        return len(self.lost)
 
 
 @dataclass
-class Pace(Generic[O]):
+class Pace:
     """Numbers of tasks that are open (started), again (to be started once more) and what has ended.
 
     `surplus` are tasks that were started for the last batch and that it did not need.
@@ -85,7 +82,7 @@ class Pace(Generic[O]):
     next_number: int = 0
     open: set[int] = field(default_factory=set)
     again: list[int] = field(default_factory=list)
-    ended: list[O] = field(default_factory=list)
+    ended: list[Outcome] = field(default_factory=list)
     surplus: list[int] = field(default_factory=list)
     _draws: int = 1
     _tried: float = 0.0  # of earlier batches, with `DECAY`
@@ -118,7 +115,7 @@ class Pace(Generic[O]):
             self.open.add(number)
             yield number
 
-    def end(self, outcome: O) -> None:
+    def end(self, outcome: Outcome) -> None:
         """A started task has ended."""
         self.open.remove(outcome.number)
         self.ended.append(outcome)
@@ -143,11 +140,11 @@ class Pace(Generic[O]):
         return "wait"
 
     @property
-    def last_draw(self) -> list[O]:
+    def last_draw(self) -> list[Outcome]:
         """What has ended of the tasks that were tried last."""
         return self._settled()[(self._draws - 1) * self.budget :]
 
-    def take(self) -> tuple[list[O], list[O]]:
+    def take(self) -> tuple[list[Outcome], list[Outcome]]:
         """The groups of the batch, and all that was played for it, by number.
 
         Groups beyond the batch stay for the next one: the youngest, for the others may then be too old.
@@ -159,7 +156,7 @@ class Pace(Generic[O]):
         self._lead -= 1
         return chosen, used
 
-    def _take_settled(self) -> tuple[list[O], list[O]]:
+    def _take_settled(self) -> tuple[list[Outcome], list[Outcome]]:
         used = self._settled()
         taken = {one.number for one in used}
         self.surplus = sorted({*self.open, *(one.number for one in self.ended)} - taken)
@@ -171,7 +168,7 @@ class Pace(Generic[O]):
         self.again = sorted(again)
         return [one for one in used if one.teaches], used
 
-    def _take_oldest(self) -> tuple[list[O], list[O]]:
+    def _take_oldest(self) -> tuple[list[Outcome], list[Outcome]]:
         by_number = sorted(self.ended, key=lambda one: one.number)
         oldest_first = sorted((one for one in by_number if one.teaches), key=lambda one: -one.age)
         left = {one.number for one in oldest_first[self.size :]}
@@ -179,7 +176,7 @@ class Pace(Generic[O]):
         self.ended = [one for one in by_number if one.number in left]
         return [one for one in used if one.teaches], used
 
-    def _settled(self) -> list[O]:
+    def _settled(self) -> list[Outcome]:
         """What decides about the batch: all that has ended.
 
         With `max_staleness` 0 it is what a loop without any concurrency would have played by now: the
@@ -187,7 +184,7 @@ class Pace(Generic[O]):
         """
         if self.max_staleness:
             return self.ended
-        settled, teaching = list[O](), 0
+        settled, teaching = list[Outcome](), 0
         first_open = min(self.open, default=self.next_number)
         for one in sorted(self.ended, key=lambda one: one.number):
             if one.number > first_open or teaching == self.size:
@@ -200,7 +197,7 @@ class Pace(Generic[O]):
     def _num_teaching(self) -> int:
         return sum(one.teaches for one in self.ended)
 
-    def _is_broken(self, settled: list[O]) -> bool:
+    def _is_broken(self, settled: list[Outcome]) -> bool:
         """One task may break its environment; where several lose every episode, it is broken itself."""
         enough = max(2, self.size)
         first = settled if self.max_staleness else settled[:enough]
@@ -220,164 +217,6 @@ class Pace(Generic[O]):
             return False
         # Until one episode is finished, the environment may be broken: nothing that was lost is replaced.
         return any(one.num_finished for one in self.ended) or tried < max(2, self.size) + ahead
-
-
-# Episodes that are always in flight: as one ends, the next begins.
-# They are played on an event loop in a thread of its own, so they continue while the caller trains. A finished
-# episode is on disk before the caller hears of it.
-# An episode whose environment or engine failed in every retry is tried again when nothing else is in flight, alone
-# and just as often, as in `bough collect`; then it is lost.
-
-
-@dataclass(frozen=True)
-class Job:
-    """An attempt at the task with this number."""
-
-    number: int
-    attempt: Attempt
-
-
-@dataclass(frozen=True)
-class Result:
-    """A finished episode, or why there is none."""
-
-    job: Job
-    episode: Trajectory | None
-    error: str | None = None
-
-
-class EpisodeStream:
-    """Plays jobs in the order in which they are submitted, `concurrency` at a time.
-
-    `runner` plays them; `keep` writes a finished episode to the disk, with the range of versions of
-    the policy that sampled it; `watch` hears how many episodes are in flight.
-    """
-
-    def __init__(
-        self,
-        runner: Runner,
-        loop: BackgroundLoop,
-        *,
-        concurrency: int,
-        retries: int,
-        keep: Callable[[int, Trajectory, range], None],
-        watch: Callable[[int], None] = lambda _: None,
-    ) -> None:
-        self.runner, self.concurrency, self.retries, self.version = runner, concurrency, retries, 0
-        self._loop, self._keep, self._watch = loop, keep, watch
-        self._results: SimpleQueue[Result | BaseException] = SimpleQueue()
-        self._waiting: deque[Job] = deque()
-        self._put_off: deque[Job] = deque()
-        self._running: set[asyncio.Task[None]] = set()
-        self._writing: set[asyncio.Task[None]] = set()
-        self._disk = ThreadPoolExecutor(1, "bough-episodes")  # one at a time: the attempts at a task share a file
-
-    def submit(self, jobs: Iterable[Job]) -> None:
-        spare_what_is_loaded()
-        self._loop.loop.call_soon_threadsafe(self._add, list(jobs))
-
-    def results(self) -> Iterator[Result]:
-        """Waits for the next episode to end; then all that have ended.
-
-        Raises the first error that is neither the environment's nor the engine's.
-        """
-        yield self._result()
-        while not self._results.empty():
-            yield self._result()
-
-    def _result(self) -> Result:
-        result = self._results.get()
-        if isinstance(result, BaseException):
-            raise result
-        return result
-
-    def interrupt(self) -> None:
-        """Raises StopRequestedError in the thread that waits for results, or that will."""
-        self._results.put(StopRequestedError())
-
-    def clear(self) -> int:
-        """Cancels all jobs and forgets the results that were not asked for; returns how many episodes had begun."""
-        begun = self.cancel()
-        while not self._results.empty():
-            self._result()
-            begun += 1
-        return begun
-
-    def cancel(self) -> int:
-        """Cancels all jobs; finished episodes are on disk. Returns how many were not finished."""
-        return self._loop.run(self._cancel())
-
-    def close(self) -> None:
-        """Cancels what is in flight."""
-        self.cancel()
-        self._disk.shutdown()
-
-    def _add(self, jobs: list[Job]) -> None:
-        self._waiting.extend(jobs)
-        self._fill()
-
-    def _fill(self) -> None:
-        while len(self._running) < self.concurrency and self._waiting:
-            self._start(self._waiting.popleft(), alone=False)
-        if not self._running and self._put_off:
-            self._start(self._put_off.popleft(), alone=True)
-        self._watch(len(self._running))
-
-    def _start(self, job: Job, *, alone: bool) -> None:
-        task = self._loop.loop.create_task(self._play(job, alone))
-        self._running.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        if task.cancelled():
-            return
-        if (error := task.exception()) is not None:
-            self._results.put(error)
-        self._fill()
-
-    async def _play(self, job: Job, alone: bool) -> None:
-        began, tally = self.version, Tally()
-        first = self.retries + 1 if alone else 0
-        tries = range(first, first + self.retries + 1)
-        # A task may be in flight twice: its number is part of the name.
-        name = f"{job.number}/{job.attempt.id}"
-        played = await play_attempt(self.runner, job.attempt, tries, tally, episode=name)
-        if played is None:
-            if self.retries and not alone:
-                self._put_off.append(job)
-            else:
-                self._results.put(Result(job, None, tally.lost[job.attempt.id]))
-            return
-        # The slot is free for the next episode while this one is written.
-        task = self._loop.loop.create_task(self._write(job, played[0], range(began, self.version + 1)))
-        self._writing.add(task)
-        task.add_done_callback(self._written)
-
-    async def _write(self, job: Job, episode: Trajectory, versions: range) -> None:
-        try:
-            await self._loop.loop.run_in_executor(self._disk, self._keep, job.number, episode, versions)
-        except RowError as error:  # a retry would not help
-            self._results.put(Result(job, None, str(error)))
-        else:
-            self._results.put(Result(job, episode))
-
-    def _written(self, task: asyncio.Task[None]) -> None:
-        self._writing.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._results.put(error)
-
-    async def _cancel(self) -> int:
-        """Returns how many episodes were ended by it."""
-        self._waiting.clear()
-        self._put_off.clear()
-        running = list(self._running)
-        for task in running:
-            task.cancel()
-        ended = await asyncio.gather(*running, return_exceptions=True)
-        await asyncio.gather(*self._writing, return_exceptions=True)
-        self._watch(0)
-        return sum(isinstance(one, asyncio.CancelledError) for one in ended)  # others may just have a result
 
 
 # How old the weights are that sampled a call, in batches, and which calls are too old to learn from.
@@ -468,54 +307,3 @@ class TaskPool:
     def restore(self, state: dict[str, Any]) -> None:
         self.seen = {task: (successes, count) for task, successes, count in state.get("seen", [])}
         self.chosen = dict(state.get("chosen", []))
-
-
-# A batch in shares, one per learner process, of nearly equal numbers of tokens.
-# A group is a token tree. Where it is larger than a process's fair share it is cut into subtrees that repeat only
-# their path from the root; then the largest tree goes to the process with the fewest tokens so far. Losses and
-# gradients are sums over calls, so only rounding depends on it.
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """A group, or some of its calls, and how many tokens they are as a tree."""
-
-    example: GroupExample
-    num_tokens: int
-
-
-def shares(examples: Sequence[GroupExample], count: int) -> list[list[GroupExample]]:
-    """The examples dealt out to `count` processes, each share in the order of the batch."""
-    pieces = [piece for example in examples for piece in _pieces(example, None)]
-    fair = -(-sum(piece.num_tokens for piece in pieces) // count)
-    if any(piece.num_tokens > fair for piece in pieces):
-        pieces = [
-            part for piece in pieces for part in (_pieces(piece.example, fair) if piece.num_tokens > fair else [piece])
-        ]
-    dealt = deal([piece.num_tokens for piece in pieces], count)
-    return [[pieces[i].example for i in share] for share in dealt]
-
-
-def _pieces(example: GroupExample, budget: int | None) -> list[_Piece]:
-    """The example in pieces of at most `budget` tokens, as far as single calls allow it."""
-    everything = sum(len(call.prompt_ids) + len(call.completion_ids) for call in example.calls)
-    parts = partition(example.calls, budget or everything)
-    if len(parts) <= 1:
-        return [_Piece(example, sum(part.num_tokens for part in parts))]
-    return [
-        _Piece(_some(example, sorted(part.calls), first=number == 0), part.num_tokens)
-        for number, part in enumerate(parts)
-    ]
-
-
-def _some(example: GroupExample, chosen: list[int], *, first: bool) -> GroupExample:
-    """Some of the calls. The first piece of a group has its denominator: what pieces add to a step's must add up."""
-    old = example.old_logprobs
-    return replace(
-        example,
-        calls=[example.calls[c] for c in chosen],
-        advantages=tuple(example.advantages[c] for c in chosen),
-        weights=tuple(example.weights[c] for c in chosen),
-        old_logprobs=tuple(old[c] for c in chosen) if old else (),
-        denominator=example.denominator if first else 0.0,
-    )

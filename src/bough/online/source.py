@@ -12,33 +12,36 @@ gets the new weights when the next batch is gathered, and what is in flight cont
 from __future__ import annotations
 
 import logging
+import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from bough.chat.builder import CallBuilder
-from bough.chat.template import ChatTemplate
-from bough.config.online import WatchConfig
-from bough.config.run_folder import RunDir
+from bough.config.online import OnlineConfig, WatchConfig
 from bough.engines.base import EngineError
 from bough.environments.rubric import RewardTimeoutError
-from bough.errors import BoughError, RowError
-from bough.event_loop import Interrupts, StopRequestedError
+from bough.errors import BoughError, InputError, RowError
+from bough.event_loop import StoppedError, StopRequestedError
+from bough.files import read_json
 from bough.ledger import Ledger
-from bough.methods.distill import Distill, OnlineConfig
-from bough.methods.examples import CallSource
-from bough.methods.grpo import GRPO, GroupExample
 from bough.online.files import BatchFile, EpisodeFiles, Stamp, Stamper, remove_drafts
 from bough.online.gather import Gatherer, distances
+from bough.online.method import GroupExample, OnlineMethod
 from bough.online.player import LostError, Player
 from bough.policy.policy import Policy
+from bough.policy.processes import ProcessLostError, deal
 from bough.rollouts.ray import ClusterLostError
+from bough.training.method import CallSource
 from bough.training.plan import Batch, PausedError
+from bough.training.run import Run, Trained
+from bough.trees.build import partition
 
 log = logging.getLogger(__name__)
 
@@ -53,38 +56,30 @@ PROBLEMS: dict[type[BoughError], str] = {
 NOT_METRICS = ("stamp", "ledgers", "tasks_unfinished", "task_pool")
 
 
+# Called with the numbers of every batch before it is trained on; may add metrics to them.
+See = Callable[[dict[str, Any]], dict[str, float]]
+
+
 class OnlineSource:
     """Plays a batch of groups whenever the last one is used up.
 
     A batch has `batch_size` tasks (times `gradient_accumulation_steps`) with `group_size`
-    attempts each; `Pace` says which.
+    attempts each; `Pace` says which. A request to stop the run ends the wait for episodes with
+    StopRequestedError.
     """
 
-    def __init__(
-        self,
-        config: OnlineConfig,
-        method: GRPO | Distill,
-        policy: Policy,
-        template: ChatTemplate,
-        run: RunDir,
-        see: Callable[[dict[str, Any]], dict[str, float]] | None = None,
-        interrupts: Interrupts | None = None,
-    ) -> None:
-        """`see` is called with the numbers of every batch before it is trained on, and may add metrics to them.
-
-        A request to stop, by `interrupts`, ends the wait for episodes with StopRequestedError.
-        """
-        assert config.optimizer.max_steps is not None  # the settings require it
+    def __init__(self, run: Run[Any], method: OnlineMethod, policy: Policy, see: See) -> None:
+        config: OnlineConfig = run.config
         self._stamper = Stamper(config, policy.model)
-        self._files = EpisodeFiles(run.episodes, self._stamper.settings)
-        self._builder = CallBuilder(template, max_length=config.calls.max_length, stride=config.calls.stride)
-        self._interrupts = interrupts or Interrupts()
-        self.player = Player(config, policy, template, self._files, self._interrupts)
+        self._files = EpisodeFiles(run.folder.episodes, self._stamper.settings)
+        self._builder = CallBuilder(run.template, max_length=config.calls.max_length, stride=config.calls.stride)
+        self._interrupts = run.interrupts
+        self.player = Player(config, policy, run.template, self._files, self._interrupts)
         self.gatherer = Gatherer(config, method, self.player, self._builder, self._files)
-        self.config, self.policy, self.num_steps = config, policy, config.optimizer.max_steps
+        self.config, self.policy = config, policy
         self._watch = Watch(config.watch)
         self._see = see
-        self._folder = run.rollouts
+        self._folder = run.folder.rollouts
         self._updates = config.rollouts.updates * config.rollouts.passes
         self._number = -1
         self._learning = 0  # the number of the stamp of the batch that is trained on
@@ -92,23 +87,10 @@ class OnlineSource:
         self._batches: list[list[GroupExample]] = []
         self._values: dict[str, Any] = {}
 
-    def __len__(self) -> int:
-        return self.num_steps
-
-    def ends_epoch(self, step: int) -> bool:
-        return (step + 1) % self._updates == 0
-
-    @property
-    def ledgers(self) -> list[Ledger]:
-        return self.gatherer.ledgers
-
     @property
     def levels(self) -> list[int]:
         """Which batch is trained on: a checkpoint in the middle of a batch resumes with this one or none."""
         return [self._learning]
-
-    def end_epoch(self, success: float) -> None:
-        """No task depends on a success rate: the order is fixed."""
 
     def restore(self, levels: Sequence[int]) -> None:
         self._learning = levels[-1]
@@ -145,14 +127,14 @@ class OnlineSource:
             raise PausedError(f"{message}; the weights of step {step} are saved, --resume continues") from error
         self.policy.train(training)
         self._batches = list(self._mini_batches(examples, number)) if examples else []
-        if not self._batches and number == 0:
-            raise BoughError(f"the first tasks teach nothing ({self.gatherer.groups}){self.gatherer.flat.advice()}")
         if not self._batches:
-            advice = self.gatherer.flat.advice()
-            log.warning("Batch %d teaches nothing (%s)%s", number, self.gatherer.groups, advice)
-        else:
-            self.gatherer.flat.warn()
-        if self._batches and (alarm := self._watch.alarm()) is not None:
+            why = f"({self.gatherer.groups}){self.gatherer.flat.advice()}"
+            if number == 0:
+                raise BoughError(f"the first tasks teach nothing {why}")
+            log.warning("Batch %d teaches nothing %s", number, why)
+            return
+        self.gatherer.flat.warn()
+        if (alarm := self._watch.alarm()) is not None:
             raise PausedError(f"paused before batch {number}: {alarm}; --resume --no-watch continues anyway")
 
     def _on_file(self, file: BatchFile, now: Stamp, update: int) -> list[GroupExample]:
@@ -216,7 +198,7 @@ class OnlineSource:
     def _note(self, values: dict[str, Any], stamp: Stamp, update: int) -> None:
         """Notes the metrics of the batch that is trained on now; its first update logs them."""
         self._watch.see(values)
-        more = self._see(values) if self._see else {}
+        more = self._see(values)
         self._values = values | more if update == 0 else {}
         self._learning = stamp.number
 
@@ -275,6 +257,176 @@ def _with_logprobs(examples: list[GroupExample], logprobs: Tensor) -> list[Group
     sizes = [len(call.completion_ids) for example in examples for call in example.calls]
     pieces = iter(torch.split(logprobs, sizes))
     return [replace(example, old_logprobs=tuple(next(pieces) for _ in example.calls)) for example in examples]
+
+
+C = TypeVar("C", bound=OnlineConfig)
+
+
+def with_learners(config: C, train: Callable[[C], Trained]) -> Trained:
+    """`train(config)` here, or in each of several learners on the cluster of the settings."""
+    if config.cluster.learners == 1:
+        return train(config)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise InputError("--learners starts the processes that train; leave out accelerate launch or torchrun")
+    from bough.rollouts.ray_learners import train_with_learners
+
+    return train_with_learners(config, config.cluster, train)
+
+
+# The batches of an online run for all of its learner processes.
+# The first process plays, gathers and writes files; it deals each batch out by tokens, and the others get their share
+# of it, its metrics and its errors from the first. With one process all of this is `OnlineSource`. Where the weights
+# are sharded, the first process has a whole copy to sample with; all of them take part in renewing it.
+
+# What the first process says of a step to one process: its batch, the source's levels, and the numbers that `see` was
+# called with, if it was.
+Told = tuple[Batch | None, list[int], dict[str, Any] | None]
+
+
+class SharedSource:
+    """A `Source` in each process. Only the first one builds environments and a sampler."""
+
+    def __init__(self, run: Run[Any], method: OnlineMethod, policy: Policy, *, see: See | None = None) -> None:
+        """`see` is called in every process with the numbers of each batch, and may add metrics to them."""
+        config: OnlineConfig = run.config
+        self._run, self._processes, self._see, self._policy = run, run.processes, see, policy
+        self._updates = config.rollouts.updates * config.rollouts.passes
+        self._num_steps = config.optimizer.max_steps or 0
+        self._number = -1
+        self._seen: dict[str, Any] | None = None
+        self.levels: list[int] = []
+        self._source: OnlineSource | None = None
+        self._copy: Policy | None = None
+
+        def build() -> None:
+            if policy.sharded:
+                self._copy = run.load_policy(reference=True, temperature=policy.temperature, whole=True)
+            self._source = OnlineSource(run, method, self._copy or policy, self._note)
+
+        self._processes.first_does(build)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is not None and not isinstance(error, StoppedError):  # else all processes know
+                self._processes.report_failure(error)
+        finally:
+            if self._source is not None:
+                self._source.close()
+        if error is not None and ProcessLostError.explains(error):
+            raise ProcessLostError from error
+
+    def __len__(self) -> int:
+        return self._num_steps
+
+    def knows(self, step: int) -> bool:  # noqa: ARG002  what is played depends on the weights
+        return False
+
+    def ends_epoch(self, step: int) -> bool:
+        return (step + 1) % self._updates == 0
+
+    def end_epoch(self, success: float) -> None:
+        """No task depends on a success rate: the order is fixed."""
+
+    def restore(self, levels: Sequence[int]) -> None:
+        self.levels = list(levels)
+        if self._source is not None:
+            self._source.restore(levels)
+
+    def batch(self, step: int) -> Batch | None:
+        """This process's share of the batch of step `step`; errors of the first process are raised in all."""
+        if step // self._updates != self._number:
+            self._number = step // self._updates
+            if self._policy.sharded:
+                self._renew()
+        batch, self.levels, seen = self._processes.first_deals(lambda: self._played(step))
+        if self._source is None and self._see is not None and seen is not None:
+            self._see(seen)
+        return batch
+
+    def ledgers(self, last_step: int) -> list[dict[str, Any]]:
+        """The ledgers after the last step, as JSON; those on file where a resumed run had nothing left to play."""
+
+        def read() -> list[dict[str, Any]]:
+            assert self._source is not None
+            file, resumed = self._run.folder.ledger, self._run.resumed
+            if resumed and resumed.step == last_step and file.exists():
+                try:
+                    on_file: list[dict[str, Any]] = read_json(file)
+                except ValueError as error:
+                    raise InputError(f"{file} is damaged: {error}") from None
+                return on_file
+            return [ledger.to_json() for ledger in self._source.gatherer.ledgers]
+
+        return self._processes.first_does(read)
+
+    def _played(self, step: int) -> list[Told]:
+        """In the first process: what each of them is told of a step."""
+        assert self._source is not None
+        self._seen = None
+        batch, count = self._source.batch(step), self._processes.count
+        batches = [batch] * count
+        if batch is not None and count > 1:
+            first, *others = shares(cast("Sequence[GroupExample]", batch.examples), count)
+            batches = [replace(batch, own=first), *(Batch(own, batch.epoch, batch.values, own) for own in others)]
+        return [(one, self._source.levels, self._seen) for one in batches]
+
+    def _note(self, values: dict[str, Any]) -> dict[str, float]:
+        """The first process's `see`."""
+        self._seen = values
+        return self._see(values) if self._see is not None else {}
+
+    def _renew(self) -> None:
+        """Puts the present weights into the copy."""
+        weights = self._policy.weights()
+        if self._copy is not None:
+            missing = self._copy.model.load_state_dict(weights, strict=False)
+            assert not missing.unexpected_keys, missing.unexpected_keys
+
+
+# A batch in shares, one per learner process, of nearly equal numbers of tokens.
+# A group is a token tree. Where it is larger than a process's fair share it is cut into subtrees that repeat only
+# their path from the root; then the largest tree goes to the process with the fewest tokens so far. Losses and
+# gradients are sums over calls, so only rounding depends on it.
+
+
+def shares(examples: Sequence[GroupExample], count: int) -> list[list[GroupExample]]:
+    """The examples dealt out to `count` processes, each share in the order of the batch."""
+    pieces = [piece for example in examples for piece in _pieces(example, None)]
+    fair = -(-sum(size for _, size in pieces) // count)
+    pieces = [
+        part for example, size in pieces for part in (_pieces(example, fair) if size > fair else [(example, size)])
+    ]
+    dealt = deal([size for _, size in pieces], count)
+    return [[pieces[i][0] for i in share] for share in dealt]
+
+
+def _pieces(example: GroupExample, budget: int | None) -> list[tuple[GroupExample, int]]:
+    """The example in pieces of at most `budget` tokens, as far as single calls allow it, each with its tokens."""
+    everything = sum(len(call.prompt_ids) + len(call.completion_ids) for call in example.calls)
+    parts = partition(example.calls, budget or everything)
+    if len(parts) <= 1:
+        return [(example, sum(part.num_tokens for part in parts))]
+    return [
+        (_some(example, sorted(part.calls), first=number == 0), part.num_tokens) for number, part in enumerate(parts)
+    ]
+
+
+def _some(example: GroupExample, chosen: list[int], *, first: bool) -> GroupExample:
+    """Some of the calls. The first piece of a group has its denominator: what pieces add to a step's must add up."""
+    old = example.old_logprobs
+    return replace(
+        example,
+        calls=[example.calls[c] for c in chosen],
+        advantages=tuple(example.advantages[c] for c in chosen),
+        weights=tuple(example.weights[c] for c in chosen),
+        old_logprobs=tuple(old[c] for c in chosen) if old else (),
+        denominator=example.denominator if first else 0.0,
+    )
 
 
 # Watches over a run that learns from its own play, and says when something has gone wrong.

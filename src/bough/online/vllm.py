@@ -20,13 +20,13 @@ import torch
 
 from bough.chat.template import ChatTemplate
 from bough.config.groups import SamplingConfig
+from bough.config.online import OnlineConfig
 from bough.config.run_folder import RunDir
 from bough.engines.base import EngineError
 from bough.engines.vllm import LogprobsMode, VLLMEngine, VLLMServerEngine
 from bough.errors import InputError
 from bough.event_loop import BackgroundLoop
 from bough.files import locked, remove
-from bough.methods.distill import OnlineConfig
 from bough.policy.adapters import ACTOR
 from bough.policy.load import base_and_adapter
 from bough.policy.policy import Policy
@@ -100,9 +100,9 @@ def open_vllm(config: OnlineConfig, policy: Policy, template: ChatTemplate, loop
     temperatures = config.sampling.all_temperatures
     mode: LogprobsMode = "raw_logprobs" if temperatures == [1] else "processed_logprobs"
     engine: VLLMEngine | VLLMServerEngine
-    if config.sampler.base_url is not None:
-        key = config.sampler.key_variable
-        engine = loop.run(VLLMServerEngine.load(config.sampler.base_url, key_variable=key, logprobs_mode=mode))
+    if config.sampled_by.base_url is not None:
+        key = config.sampled_by.key_variable
+        engine = loop.run(VLLMServerEngine.load(config.sampled_by.base_url, key_variable=key, logprobs_mode=mode))
         folder = HandoverFolder(RunDir(config.output_dir).cache, private=False)
     else:
         log.warning("Starting vLLM; this takes a minute or two.")
@@ -143,7 +143,7 @@ def vllm_options(config: OnlineConfig, policy: Policy) -> dict[str, Any]:
         trained = sum(weight.numel() for weight in policy.parameters() if weight.requires_grad)
         share = GPU_SHARE * unused_fraction(policy.device, keep=trained * TRAINED_BYTES)
         options |= {"enable_sleep_mode": True, "gpu_memory_utilization": round(max(0.05, share), 3)}
-    return options | config.sampler.options
+    return options | config.sampled_by.options
 
 
 def _rank(policy: Policy) -> int:

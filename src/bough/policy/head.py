@@ -10,7 +10,7 @@ too: the last chunk's are still there, those before are computed again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -88,30 +88,45 @@ class Predictions(NamedTuple):
 
 def predict(hidden_MD: Tensor, targets_M: Tensor, head: Head, temperature_M: Tensor | None = None) -> Predictions:
     """How probable each target is after its hidden state, at its own temperature where `temperature_M` is given."""
-    size = max(_logits_per_chunk(hidden_MD.device, head) // head.vocabulary // 128, 1) * 128  # whole tiles
+    chunk_logits = CHUNK_LOGITS
+    if hidden_MD.is_cuda and head.trained:
+        memory = torch.cuda.get_device_properties(hidden_MD.device).total_memory
+        chunk_logits = max(CHUNK_LOGITS, memory // MEMORY_PER_LOGIT)
+    return Predictions(*_in_chunks(_predict_chunk, chunk_logits, (head,), hidden_MD, targets_M, temperature_M))
+
+
+def _in_chunks(
+    compute: Callable[..., tuple[Tensor, ...]],
+    chunk_logits: int,
+    heads: tuple[Any, ...],
+    hidden_MD: Tensor,
+    *others: Tensor | None,
+) -> Iterator[Tensor]:
+    """`compute(heads, hidden, *others)` over pieces of the tensors; of its results the first has the gradient.
+
+    `heads` begins with the head that the hidden states go through.
+    """
+    head: Head = heads[0]
+    size = max(chunk_logits // head.vocabulary // 128, 1) * 128  # whole tiles
     cuts = list(range(size, len(hidden_MD), size))
-    temperatures = [None] * (len(cuts) + 1) if temperature_M is None else torch.tensor_split(temperature_M, cuts)
-    hidden, targets = torch.tensor_split(hidden_MD, cuts), torch.tensor_split(targets_M, cuts)
-    chunks = list(zip(hidden, targets, [head] * len(hidden), temperatures, strict=True))
+    pieces = [
+        [None] * (len(cuts) + 1) if each is None else torch.tensor_split(each, cuts) for each in (hidden_MD, *others)
+    ]
+    chunks = list(zip(*pieces, strict=True))
     if head.trained:
-        done = [checkpoint(_predict_chunk, *chunk, use_reentrant=False) for chunk in chunks[:-1]]
-        done.append(_predict_chunk(*chunks[-1]))
+        done = [checkpoint(compute, heads, *chunk, use_reentrant=False) for chunk in chunks[:-1]]
+        done.append(compute(heads, *chunks[-1]))
     elif hidden_MD.requires_grad and torch.is_grad_enabled():
-        done = [_FrozenHead.apply(*chunk) for chunk in chunks]  # type: ignore[no-untyped-call]
+        done = [_FrozenHead.apply(compute, heads, *chunk) for chunk in chunks]  # type: ignore[no-untyped-call]
     else:
-        done = [_predict_chunk(*chunk) for chunk in chunks]
-    return Predictions(*(torch.cat(parts) for parts in zip(*done, strict=True)))
-
-
-def _logits_per_chunk(device: torch.device, head: Head) -> int:
-    if device.type != "cuda" or not head.trained:
-        return CHUNK_LOGITS
-    return max(CHUNK_LOGITS, torch.cuda.get_device_properties(device).total_memory // MEMORY_PER_LOGIT)
+        done = [compute(heads, *chunk) for chunk in chunks]
+    return map(torch.cat, zip(*done, strict=True))
 
 
 def _predict_chunk(
-    hidden_CD: Tensor, targets_C: Tensor, head: Head, temperature_C: Tensor | None
+    heads: tuple[Head], hidden_CD: Tensor, targets_C: Tensor, temperature_C: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
+    (head,) = heads
     logits_CV = head.logits(hidden_CD)
     # In float32, as the sampler divides: bfloat16 would round the quotients.
     if temperature_C is not None:
@@ -123,24 +138,25 @@ def _predict_chunk(
 
 
 class _FrozenHead(torch.autograd.Function):
-    """A chunk's predictions together with their derivatives by its hidden states."""
+    """A chunk's values together with their derivatives by its hidden states."""
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_CD: Tensor, targets_C: Tensor, head: Head, temperature_C: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx: Any, compute: Callable[..., tuple[Tensor, ...]], heads: tuple[Any, ...], hidden_CD: Tensor, *others: Any
+    ) -> tuple[Tensor, ...]:
         with torch.enable_grad():
             hidden_CD = hidden_CD.detach().requires_grad_()
-            logprobs_C, entropies_C, greedy_C = _predict_chunk(hidden_CD, targets_C, head, temperature_C)
-            (slopes_CD,) = torch.autograd.grad(logprobs_C.sum(), hidden_CD)
+            values_C, *facts = compute(heads, hidden_CD, *others)
+            (slopes_CD,) = torch.autograd.grad(values_C.sum(), hidden_CD)
         ctx.save_for_backward(slopes_CD)
-        ctx.mark_non_differentiable(entropies_C, greedy_C)
-        return logprobs_C.detach(), entropies_C, greedy_C
+        ctx.mark_non_differentiable(*facts)
+        ctx.num_others = len(others)
+        return values_C.detach(), *facts
 
     @staticmethod
-    def backward(ctx: Any, grad_C: Tensor, *_: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, grad_C: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         (slopes_CD,) = ctx.saved_tensors
-        return (slopes_CD * grad_C[:, None]).to(slopes_CD.dtype), None, None, None
+        return None, None, (slopes_CD * grad_C[:, None]).to(slopes_CD.dtype), *[None] * ctx.num_others
 
 
 class _LogSoftmaxAt(torch.autograd.Function):
@@ -289,19 +305,10 @@ def diverge(
     hidden_MD: Tensor, targets_M: Tensor, head: Head, teacher_ME: Tensor, teacher_head: Head, beta: float
 ) -> Divergences:
     """The divergence of the distribution after each hidden state from the teacher's after its own."""
-    size = max(CHUNK // head.vocabulary // 128, 1) * 128
-    cuts = list(range(size, len(hidden_MD), size))
-    hidden, targets, teacher = (torch.tensor_split(values, cuts) for values in (hidden_MD, targets_M, teacher_ME))
-    chunks = list(zip(hidden, targets, teacher, strict=True))
-    more = head, teacher_head, beta
-    if head.trained:
-        done = [checkpoint(_chunk, *chunk, *more, use_reentrant=False) for chunk in chunks[:-1]]
-        done.append(_chunk(*chunks[-1], *more))
-    elif hidden_MD.requires_grad and torch.is_grad_enabled():
-        done = [_FrozenHeadOfTwo.apply(*chunk, *more) for chunk in chunks]  # type: ignore[no-untyped-call]
-    else:
-        done = [_chunk(*chunk, *more) for chunk in chunks]
-    return Divergences(*(torch.cat(parts) for parts in zip(*done, strict=True)))
+    heads = head, teacher_head, beta
+    found = _in_chunks(_diverge_chunk, CHUNK, heads, hidden_MD, targets_M, teacher_ME)
+    divergences_M, logprobs_M, entropies_M, greedy_M = found
+    return Divergences(logprobs_M, entropies_M, greedy_M, divergences_M)
 
 
 def jensen_shannon(student_CV: Tensor, teacher_CV: Tensor, beta: float) -> Tensor:
@@ -324,9 +331,10 @@ def _kl(left_CV: Tensor, right_CV: Tensor) -> Tensor:
     return (left_CV.exp() * (left_CV - right_CV)).sum(-1)
 
 
-def _chunk(
-    hidden_CD: Tensor, targets_C: Tensor, teacher_CE: Tensor, head: Head, teacher_head: Head, beta: float
+def _diverge_chunk(
+    heads: tuple[Head, Head, float], hidden_CD: Tensor, targets_C: Tensor, teacher_CE: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    head, teacher_head, beta = heads
     # Models of one tokenizer may pad their vocabularies to different sizes; no text has the ids beyond the smaller.
     size = min(head.vocabulary, teacher_head.vocabulary)
     student_CV = _log_softmax(head, hidden_CD, size)
@@ -337,27 +345,8 @@ def _chunk(
         logprobs_C = student_CV.gather(1, targets_C[:, None])[:, 0]
         entropies_C = -(student_CV.exp() * student_CV).sum(-1)
         greedy_C = logprobs_C >= student_CV.amax(-1)
-    return logprobs_C, entropies_C, greedy_C, divergences_C
+    return divergences_C, logprobs_C, entropies_C, greedy_C
 
 
 def _log_softmax(head: Head, hidden_CD: Tensor, size: int) -> Tensor:
     return torch.log_softmax(head.logits(hidden_CD)[:, :size].float() / head.temperature, -1)
-
-
-class _FrozenHeadOfTwo(torch.autograd.Function):
-    """A chunk's divergences together with their derivatives by its hidden states."""
-
-    @staticmethod
-    def forward(ctx: Any, hidden_CD: Tensor, targets_C: Tensor, teacher_CE: Tensor, *more: Any) -> tuple[Tensor, ...]:
-        with torch.enable_grad():
-            hidden_CD = hidden_CD.detach().requires_grad_()
-            *facts, divergences_C = _chunk(hidden_CD, targets_C, teacher_CE, *more)
-            (slopes_CD,) = torch.autograd.grad(divergences_C.sum(), hidden_CD)
-        ctx.save_for_backward(slopes_CD)
-        ctx.mark_non_differentiable(*facts)
-        return *facts, divergences_C.detach()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (slopes_CD,) = ctx.saved_tensors
-        return (slopes_CD * grads[-1][:, None]).to(slopes_CD.dtype), None, None, None, None, None

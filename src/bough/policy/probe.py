@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -33,10 +33,13 @@ from bough.errors import BoughError
 from bough.files import cache_folder, read_json, write_json
 from bough.models.miniature import miniature
 from bough.policy.head import NOT_CAUSAL
-from bough.trees.build import CallTokens, input_ids
+from bough.trees.build import input_ids
 from bough.trees.mixers import length_matters
 from bough.trees.pack import PlainRow, TreeRow, plain_rows, tree_rows
 from bough.types import Call
+
+if TYPE_CHECKING:
+    from bough.policy.policy import Policy
 
 TOLERANCE = 1e-4  # nats; float32 rounds at 1e-6, and a path that is wrong is off by a hundredth or more
 BUDGET = 1024
@@ -45,20 +48,6 @@ UNKNOWN = (
     "is computed in a way that Bough does not know: its log-probabilities would be off by up to {:.2g} nats, so it can "
     "be neither trained nor sampled with the local engine; use --engine vllm or openai to sample from it"
 )
-
-
-class Computes(Protocol):
-    """As much of a policy as is probed."""
-
-    @property
-    def obstacle(self) -> str | None: ...
-
-    @property
-    def base(self) -> Any: ...
-
-    def answers(self, rows: Sequence[TreeRow | PlainRow]) -> Sequence[Any]: ...
-
-    def logprobs(self, calls: Sequence[CallTokens], *, share: bool) -> list[Tensor]: ...
 
 
 def _calls() -> list[Call]:
@@ -78,7 +67,7 @@ def _calls() -> list[Call]:
 CALLS = _calls()
 
 
-def probe(model: Any, how: str, small_policy: Callable[[Any], Computes]) -> Findings:
+def probe(model: Any, how: str, small_policy: Callable[[Any], Policy]) -> Findings:
     """What was found of a transformers model; its paths are those of `small_policy`, made from a small model.
 
     `how` names what else the paths depend on. A model of which no small copy can be made is
@@ -96,7 +85,7 @@ def probe(model: Any, how: str, small_policy: Callable[[Any], Computes]) -> Find
 
 
 @torch.no_grad()
-def examine(policy: Computes) -> Findings:
+def examine(policy: Policy) -> Findings:
     """Compares all paths of a small policy in float32 with its model's own forward pass."""
     with _eager(policy.base):
         try:
@@ -121,7 +110,7 @@ def examine(policy: Computes) -> Findings:
     return Findings(None, obstacle, errors["rows side by side"] <= TOLERANCE, errors)
 
 
-def _tree_obstacle(policy: Computes, own: list[Tensor], errors: dict[str, float]) -> str | None:
+def _tree_obstacle(policy: Policy, own: list[Tensor], errors: dict[str, float]) -> str | None:
     try:
         errors["tree"] = _error_of_rows(policy, tree_rows(CALLS, BUDGET), own)
     except Exception as error:  # a model that was not written for trees may fail anywhere
@@ -164,7 +153,7 @@ def _eager(model: Any) -> Iterator[None]:
         model.set_attn_implementation(before)
 
 
-def _error_of_rows(policy: Computes, rows: Sequence[TreeRow | PlainRow], own: list[Tensor]) -> float:
+def _error_of_rows(policy: Policy, rows: Sequence[TreeRow | PlainRow], own: list[Tensor]) -> float:
     found: dict[int, Tensor] = {}
     for row, answers in zip(rows, policy.answers(rows), strict=True):
         found |= dict(zip(row.calls, answers.logprobs, strict=True))

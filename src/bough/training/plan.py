@@ -18,29 +18,17 @@ from typing import Any, Protocol
 from pydantic_core import to_json
 from torch import Tensor
 
-from bough.config.training import BUDGET_ON_CPU, TrainingConfig
+from bough.config.training import BUDGET_ON_CPU, CurriculumConfig, MachineConfig, TrainingConfig
 from bough.errors import BoughError
 from bough.files import replacing
+from bough.policy.adapters import decoder_of
 from bough.policy.load import base_and_adapter, load_outline
 from bough.policy.processes import Processes, unused_bytes
+from bough.policy.recorded import uses_dropout
+from bough.policy.routing import Routers
 from bough.training.method import Columns, Example
-
-
-@dataclass(frozen=True)
-class Curriculum:
-    """Easy examples first: the share of the data grows from `start_ratio` to all over `warmup_epochs`.
-
-    With `success`, a share between 0 and 1, the data grows only after an epoch in which the
-    policy did at least that well (`Plan.end_epoch`); until then the same share comes again. The
-    number of steps is that of a curriculum which never waits.
-    """
-
-    start_ratio: float
-    warmup_epochs: int
-    success: float | None = None
-
-    def ratio(self, level: int) -> float:
-        return min(1.0, self.start_ratio + (1 - self.start_ratio) * level / self.warmup_epochs)
+from bough.trees.build import TokenTree
+from bough.trees.mixers import branching_obstacle, known_mixers
 
 
 @dataclass(frozen=True)
@@ -55,9 +43,13 @@ class Plan:
     """The steps of a run over examples 0, 1, ….
 
     `clusters[i]` names what example i shares tokens with (its episode): examples of one
-    cluster stay together, and the clusters are shuffled again in each epoch. `difficulty` orders
-    the curriculum, lowest first. `num_epochs` may be a fraction; `max_steps`, where
-    given, decides alone how many steps there are.
+    cluster stay together, and the clusters are shuffled again in each epoch. `num_epochs` may be
+    a fraction; `max_steps`, where given, decides alone how many steps there are.
+
+    With a `curriculum`, the share of the data, by `difficulty` and lowest first, grows from its
+    `start_ratio` to all over its `warmup_epochs`; with its `success`, only after an epoch in which
+    the policy did at least that well (`end_epoch`). Until then the same share comes again. The
+    number of steps is that of a curriculum which never waits.
 
     `levels`, the curriculum's level in each epoch so far, is all there is to remember.
     """
@@ -70,7 +62,7 @@ class Plan:
         batch_size: int,
         num_epochs: float,
         max_steps: int | None = None,
-        curriculum: Curriculum | None = None,
+        curriculum: CurriculumConfig | None = None,
         seed: int = 0,
         levels: Sequence[int] = (0,),
     ) -> None:
@@ -137,7 +129,10 @@ class Plan:
         return sorted(sorted(range(count), key=lambda i: (self.difficulty[i], i))[:kept])
 
     def _num_kept(self, level: int) -> int:
-        ratio = self.curriculum.ratio(level) if self.curriculum else 1.0
+        ratio = 1.0
+        if (curriculum := self.curriculum) is not None:
+            start = curriculum.start_ratio
+            ratio = min(1.0, start + (1 - start) * level / curriculum.warmup_epochs)
         return max(1, round(len(self.difficulty) * ratio))
 
 
@@ -149,8 +144,6 @@ def _in_clusters(chosen: list[int], clusters: Sequence[Hashable], rng: random.Ra
     rng.shuffle(groups)
     return [i for group in groups for i in group]
 
-
-# Where the examples of a step come from, and examples from data in the order of a plan.
 
 # Records that an error about a batch names.
 PLACES_NAMED = 3
@@ -201,6 +194,10 @@ class Source(Protocol):
         """The batch of step `step`, counted from 0; None where there is nothing left to learn from."""
         ...
 
+    def knows(self, step: int) -> bool:
+        """Whether the batch of step `step` is certain, however the steps before it go."""
+        ...
+
     def ends_epoch(self, step: int) -> bool:
         """Whether an epoch ends with this step."""
         ...
@@ -227,15 +224,12 @@ class PlannedSource:
 
     def restore(self, levels: Sequence[int]) -> None:
         config = self.config
-        curriculum = Curriculum(
-            config.curriculum.start_ratio, config.curriculum.warmup_epochs, config.curriculum.success
-        )
         self.plan = Plan(
             *_columns(self.examples),
             batch_size=config.optimizer.batch_size * config.optimizer.gradient_accumulation_steps,
             num_epochs=config.optimizer.num_epochs,
             max_steps=config.optimizer.max_steps,
-            curriculum=curriculum if config.curriculum.enabled else None,
+            curriculum=config.curriculum if config.curriculum.enabled else None,
             seed=config.seed,
             levels=levels,
         )
@@ -289,7 +283,7 @@ WITH_GRAPHS = 0.5
 PER_HIDDEN, PER_INNER, WITH_ADAPTER = 34, 8, 1.3
 # Bytes of a weight: itself in float32, its gradient and two moments, and a copy in bfloat16 to compute with.
 TRAINED, TRAINED_8BIT, FROZEN, FROZEN_4BIT = 18, 12, 2, 0.6
-SAMPLED = 4  # of a copy of trained weights
+COPIED = 4  # of a copy of trained weights, to sample with
 # Of a trained weight that is loaded already: its gradient, two moments, and a copy in bfloat16.
 BESIDE_WEIGHT = 14
 
@@ -372,7 +366,7 @@ def fitting(config: TrainingConfig, shape: Shape, free_bytes: int, num_processes
         weight = TRAINED if config.optimizer.name == "adamw" else TRAINED_8BIT
     if config.machine.shard:
         # Online, the first process has a whole copy of the weights to sample with.
-        copy = FROZEN if config.lora.enabled else SAMPLED
+        copy = FROZEN if config.lora.enabled else COPIED
         weight = weight / num_processes + (copy if environment and environment.name else 0)
     return budget_for(
         shape,
@@ -382,3 +376,129 @@ def fitting(config: TrainingConfig, shape: Shape, free_bytes: int, num_processes
         gradient_checkpointing=config.machine.gradient_checkpointing,
         share=(SHARE_ONLINE if environment else SHARE) * (WITH_GRAPHS if config.machine.cuda_graphs else 1),
     )
+
+
+# Settings of the machine that a run decides by itself where they are left open.
+CHOSEN = ("token_budget", "compile", "cuda_graphs")
+
+# Whether a run compiles the layers and records its passes, where the settings leave that open.
+# On a GPU both make the steps of a small model several times faster. Compiling takes a minute or two first, so only a
+# long run gains from it. Recordings take memory, which a large model needs for its rows. Numbers may differ in their
+# last bits, so what was chosen stands in the run's settings, and --resume repeats it.
+
+COMPILING_S = 90  # on an H200, with nothing in the cache
+# What compiled layers save on an H200 for a token, a layer and a unit of the hidden size: the same for SmolLM2 and for
+# the shape of Qwen3-4B, because they save traffic to memory. A slower GPU saves more.
+SAVED_S = 2.3e-10
+# A recording takes about a second for each length of row.
+FEWEST_STEPS = 100
+# Parameters. The kernels of larger models take longer than Python takes to start them.
+LARGEST_RECORDED = 2 * 10**9
+# Shorter rows share less, and cost more than recordings gain.
+SHORTEST_ROWS = 8192
+SAMPLED = 4  # batches that are looked at, to know how many tokens a step has
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a run will compute."""
+
+    num_steps: int
+    num_tokens: float
+
+    @classmethod
+    def of(cls, source: PlannedSource) -> Work:
+        """All steps, as many tokens each as the first few have."""
+        sizes: list[int] = []
+        for step in range(min(SAMPLED, len(source))):
+            if step and not source.knows(step):
+                break
+            calls = [call for example in source.batch(step).examples for call in example.calls]
+            sizes.append(len(TokenTree.of(calls)))
+        return cls(len(source), len(source) * sum(sizes) / max(1, len(sizes)))
+
+
+def accelerated(config: TrainingConfig, processes: Processes, source: PlannedSource | None) -> MachineConfig:
+    """The settings of the machine with nothing left open about compiling and recording.
+
+    Without `source` the run samples what it learns from: the sampler needs the memory, and what will be
+    computed is not known.
+    """
+    machine = config.machine
+    if machine.compile is not None and machine.cuda_graphs is not None:
+        return machine
+    if processes.device.type != "cuda" or source is None:
+        return machine.model_copy(update={"compile": bool(machine.compile), "cuda_graphs": bool(machine.cuda_graphs)})
+    outline = load_outline(base_and_adapter(config.model)[0])
+    work = processes.first_does(lambda: Work.of(source))
+    free = min(processes.gather([unused_bytes(processes.device, processes.per_gpu)]))
+    machine, reasons = choose(config, outline, free, work)
+    if processes.first:
+        log.warning("%s.", "; ".join(reasons))
+    return machine
+
+
+def choose(config: TrainingConfig, model: Any, free_bytes: int, work: Work) -> tuple[MachineConfig, list[str]]:
+    """The same on a GPU, and in words what was chosen and why. The model's weights may be absent."""
+    machine, shape = config.machine, Shape.of(model)
+    saved_s = work.num_tokens * shape.layers * shape.hidden * SAVED_S
+    why_not = {
+        "compile": _why_not_compiled(config, model, saved_s),
+        "cuda_graphs": _why_not_recorded(config, model, shape, free_bytes, work),
+    }
+    gains = {"compile": f"{COMPILING_S} s once, to save about {saved_s / 60:.0f} min; ", "cuda_graphs": ""}
+    left_open = [name for name in why_not if getattr(machine, name) is None]
+    reasons = [
+        f"{name}: off ({why_not[name]})"
+        if why_not[name]
+        else f"{name}: on ({gains[name]}--no-{name.replace('_', '-')} turns it off)"
+        for name in left_open
+    ]
+    return machine.model_copy(update={name: why_not[name] is None for name in left_open}), reasons
+
+
+def _why_not_compiled(config: TrainingConfig, model: Any, saved_s: float) -> str | None:
+    if found := _of_both(config, model):
+        return found
+    if saved_s < 2 * COMPILING_S:
+        return f"it takes {COMPILING_S} s and would save about {saved_s:.0f} s"
+    return None
+
+
+def _why_not_recorded(config: TrainingConfig, model: Any, shape: Shape, free_bytes: int, work: Work) -> str | None:
+    if found := _of_both(config, model) or next(iter(not_recorded(config)), None):
+        return found
+    if config.machine.attention == "sdpa" or not config.machine.share or branching_obstacle(decoder_of(model)):
+        return "rows are not computed with FlexAttention"
+    if work.num_steps < FEWEST_STEPS:
+        return f"the run has fewer than {FEWEST_STEPS} steps"
+    if shape.parameters > LARGEST_RECORDED:
+        return "the model is large enough to keep the GPU busy"
+    recorded = config.machine.model_copy(update={"cuda_graphs": True})
+    fits = fitting(config.model_copy(update={"machine": recorded}), shape, free_bytes)
+    if fits < (config.machine.token_budget or SHORTEST_ROWS):
+        return "its memory is needed for longer rows"
+    return None
+
+
+def not_recorded(config: TrainingConfig) -> list[str]:
+    """Settings that rule out CUDA graphs; what of a model does, `RowReader.not_recordable` knows."""
+    given = {
+        "--gradient-checkpointing": config.machine.gradient_checkpointing,
+        "--qlora": config.lora.qlora,
+        "--lora-dropout": config.lora.enabled and config.lora.dropout > 0,
+    }
+    return [name for name, holds in given.items() if holds]
+
+
+def _of_both(config: TrainingConfig, model: Any) -> str | None:
+    """What neither is chosen for: compiled code does not hear routers, and the rest has not been tried."""
+    decoder = decoder_of(model)
+    found = {
+        "--shard": config.machine.shard,
+        "--qlora": config.lora.qlora,
+        "dropout": uses_dropout(model) or (config.lora.enabled and config.lora.dropout > 0),
+        "a mixture of experts": Routers.of(decoder) is not None,
+        "layers that carry state": bool(known_mixers(decoder)),
+    }
+    return next((name for name, holds in found.items() if holds), None)

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bough.config.training import TrainingConfig
 from bough.errors import BoughError, first_line
@@ -34,6 +34,9 @@ from bough.training.optimizer import learning_rate, make_optimizer
 from bough.training.plan import Batch, Source
 from bough.trees.pack import PlainRow, TreeRow
 from bough.types import Call
+
+if TYPE_CHECKING:
+    from bough.policy.population import Member
 
 Row = TreeRow | PlainRow
 Logprobs = Mapping[int, list[Tensor]] | Sequence[list[Tensor]]  # by the number of the row
@@ -251,15 +254,6 @@ def facts(answers: Answers) -> dict[str, Mean]:
 # milliseconds, and kernels that are launched between such turns come too late to keep the GPU busy.
 
 
-@runtime_checkable
-class Foreseen(Protocol):
-    """A source that knows some batches in advance."""
-
-    def knows(self, step: int) -> bool:
-        """Whether the batch of step `step` is certain, however the steps before it go."""
-        ...
-
-
 @dataclass(frozen=True)
 class PackedBatch(Batch):
     """A batch with this process's share of it laid out in rows of at most `budget` tokens."""
@@ -297,7 +291,7 @@ class Packer:
             self._begin(step, budget)
 
     def _begin(self, step: int, budget: int) -> None:
-        if isinstance(self.source, Foreseen) and self.source.knows(step):
+        if self.source.knows(step):
             self._next = step, self._thread.submit(self._packed, step, budget)
 
     def _packed(self, step: int, budget: int) -> Batch | None:
@@ -309,8 +303,6 @@ class Packer:
         laid_out = Step(self.policy, self.method, parts, budget=budget, share=self.share)
         return PackedBatch(batch.examples, batch.epoch, batch.values, batch.own, laid_out, budget)
 
-
-# Losses and gradients of whole batches: over all processes, within the memory of the device.
 
 log = logging.getLogger(__name__)
 
@@ -403,21 +395,21 @@ class BatchGradients:
                 if remedy is None:
                     raise self._out_of_memory(what, laid_out, counters) from error
             except torch._dynamo.exc.TorchDynamoException as error:  # of a backward pass
-                if not self.policy.layers.compiled:
+                if not self.policy.row_reader.compiled:
                     raise
                 remedy, failure = None, first_line(error)
             # Outside the handler: its exception keeps the tensors of the failed pass in memory.
             if forget:
                 forget()
             if remedy is None:
-                self.policy.layers.uncompile(failure)
+                self.policy.row_reader.uncompile(failure)
             elif remedy == "recordings":
                 self.policy.row_reader.give_way()
             elif remedy == "half the budget":
                 laid_out, halved = self._halved(what, laid_out, counters), True
             else:
                 log.warning("Out of GPU memory: trying %s again with gradient checkpointing, which is slower.", what)
-                self.policy.layers.recompute()
+                self.policy.row_reader.recompute()
                 counters.gradient_checkpointing = True
             self.policy.row_reader.free_memory()
 
@@ -435,7 +427,7 @@ class BatchGradients:
         )
 
     def _out_of_memory(self, what: str, laid_out: Step, counters: Counters) -> BoughError:
-        longest, recomputes = laid_out.longest_call, self.policy.layers.recomputed
+        longest, recomputes = laid_out.longest_call, self.policy.row_reader.recomputed
         even = " even with gradient checkpointing" if recomputes else ""
         remedies = [] if recomputes else ["--gradient-checkpointing"]
         if longest >= counters.budget:  # a smaller budget would change nothing
@@ -466,21 +458,10 @@ class BatchGradients:
 LOWEST_SCALE = 1.0
 
 
-class Trained(Protocol):
-    """What is trained: a policy, or one member of a population."""
-
-    @property
-    def device(self) -> torch.device: ...
-
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
-
-    def parameters(self) -> Iterator[nn.Parameter]: ...
-
-
 class Updater:
     """The optimizer of a run, and how the settings say to use it."""
 
-    def __init__(self, policy: Trained, config: TrainingConfig) -> None:
+    def __init__(self, policy: Policy | Member, config: TrainingConfig) -> None:
         self.config = config
         self.optimizer = make_optimizer(
             policy.named_parameters(),
@@ -535,8 +516,6 @@ class Updater:
         return self.scaler.get_scale() >= scale
 
 
-# What to do where GPU memory runs out: in which order a step is computed again in less of it.
-
 # Give up recordings, halve the token budget, or compute activations again instead of keeping them.
 Remedy = Literal["recordings", "half the budget", "recomputing"]
 
@@ -556,6 +535,6 @@ def next_remedy(policy: Policy, budget: int, longest_call: int, *, halved: bool,
     several = longest_call < budget
     if several and not halved:
         return "half the budget"
-    if backward and policy.layers.can_recompute:
+    if backward and policy.row_reader.can_recompute:
         return "recomputing"
     return "half the budget" if several else None

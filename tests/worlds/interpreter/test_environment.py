@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bough.chat import hermes
+from bough.chat import tool_calls
 from bough.environments.base import EnvironmentFailedError, Observation
 from bough.environments.isolated import Isolated
 from bough.environments.tasks import configured
@@ -25,7 +25,7 @@ ADD = {"kind": "code", "problem": "Write f.", "tests": ["assert f(1) == 2", "ass
 
 
 def call(code: str) -> str:
-    return hermes.call_text(ToolCall(name=TOOL, arguments={"code": code}))
+    return tool_calls.call_text(ToolCall(name=TOOL, arguments={"code": code}))
 
 
 def played(task: Task, *replies: str, options: dict[str, Any] | None = None, step_timeout_s: float = 60.0) -> Any:

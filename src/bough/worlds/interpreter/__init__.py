@@ -1,4 +1,4 @@
-"""Code as a tool: problems to be solved with a Python interpreter that runs in a sandbox."""
+"""A code interpreter: arithmetic, mathematics, code and reasoning, graded in a sandbox."""
 
 from __future__ import annotations
 

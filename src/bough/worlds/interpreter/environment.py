@@ -25,9 +25,8 @@ from weakref import WeakKeyDictionary
 
 from pydantic import Field
 
-from bough.chat import hermes
-from bough.chat.forms import MalformedError
-from bough.chat.reply import Reply
+from bough.chat import tool_calls
+from bough.chat.tool_calls import MalformedError, Reply
 from bough.config.base import Config
 from bough.environments import registry
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
@@ -177,7 +176,7 @@ class Interpreter(Environment):
 
     def say(self, action: str, thought: str = "") -> str:
         """`action` is a call in its tags or an answer."""
-        return hermes.write(action, thought)
+        return tool_calls.write(action, thought)
 
     async def expert(self) -> str | None:
         """Runs the code, then answers, where the code is known: for the problems that come with Bough.
@@ -189,7 +188,7 @@ class Interpreter(Environment):
             return None
         if not self._answer_seen:
             call = ToolCall(name=TOOL, arguments={"code": self.problem["code"]})
-            return self.say(hermes.call_text(call), "I compute it.")
+            return self.say(tool_calls.call_text(call), "I compute it.")
         return self.say(f"The answer is \\boxed{{{self.problem['answer']}}}.")
 
     async def _use(self, calls: tuple[ToolCall, ...], action: str) -> Observation:

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from bough.commands.train import train_grpo
 from bough.methods.distill import DistillConfig
+from bough.methods.grpo import train_grpo
+from bough.methods.teacher import distill
 from bough.online.cluster import VersionedRunner
-from bough.online.teacher import distill
 from bough.rollouts.ray_pool import Place
 from bough.rollouts.runner import Attempt, Images
 from bough.types import Trajectory
