@@ -353,11 +353,14 @@ def _problem(value: Any) -> str | None:
     return None
 
 
-FUNCTIONS: tuple[RewardFunction, ...] = (
-    rewards.outcome, rewards.progress, rewards.steps, rewards.format, rewards.mistakes, rewards.tool_call,
-    rewards.overlong,
-)  # fmt: skip
-REWARDS: dict[str, RewardFunction] = {name_of(one): one for one in FUNCTIONS} | {
+REWARDS: dict[str, RewardFunction] = {
+    "outcome": rewards.outcome,
+    "progress": rewards.progress,
+    "steps": rewards.steps,
+    "format": rewards.format,
+    "mistakes": rewards.mistakes,
+    "tool_call": rewards.tool_call,
+    "overlong": rewards.overlong,
     "judge": Judge,
     "judge_ranking": RankingJudge,
 }
