@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import scale_report
+from benchmarks import scale
 
 from bough.experiments.sweep_table import FAINT, WIDTH, document, text_at
 
@@ -77,8 +77,8 @@ def plots() -> dict[str, str]:
     for name, (file, column, about) in SWEEPS.items():
         drawn[f"{name}.svg"] = draw_rates(sweep_rates((MEASURED / file).read_text(), column), about)
     curve = held_out_curve(section(*SECTIONS["grpo-web"]))
-    scale = scale_report.draw_scale(scale_report.load())
-    return drawn | {"grpo-curve.svg": draw_curve(curve), "speed.svg": draw_speeds(speeds()), "scale.svg": scale}
+    drawn_scale = scale.draw_scale(scale.load())
+    return drawn | {"grpo-curve.svg": draw_curve(curve), "speed.svg": draw_speeds(speeds()), "scale.svg": drawn_scale}
 
 
 def section(name: str, heading: str) -> str:

@@ -41,13 +41,21 @@ class Said(NamedTuple):
     imports: frozenset[str]
 
 
+def _is_module(name: str) -> bool:
+    place = SOURCE.parent.joinpath(*name.split("."))
+    return place.with_suffix(".py").is_file() or place.is_dir()
+
+
 @cache  # several tests ask, and parsing everything takes seconds
 def said(path: Path) -> Said:
     tree = ast.parse(path.read_text())
     names = set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("bough"):
-            names |= {node.module} if "." in node.module else {f"bough.{alias.name}" for alias in node.names}
+            # `from bough.commands import table` imports a module, `from bough.errors import InputError` does not.
+            inside = {f"{node.module}.{alias.name}" for alias in node.names}
+            modules_inside = {name for name in inside if _is_module(name)}
+            names |= modules_inside | ({node.module} if inside - modules_inside else set())
         elif isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names if alias.name.startswith("bough.")}
     return Said(ast.get_docstring(tree), frozenset(names))

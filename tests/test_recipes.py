@@ -82,11 +82,7 @@ def test_the_seeds_population_is_in_its_recipe():
     assert isinstance(member, DPOConfig)
     for name in ("model", "batch_size", "learning_rate", "beta", "nll_alpha", "max_grad_norm"):
         assert member.flat_dump()[name] == alone.flat_dump()[name], name
-    assert (config.selection.name, config.selection.tournament_size, config.selection.elitism) == (
-        "tournament",
-        2,
-        True,
-    )
+    assert (config.selection.tournament_size, config.selection.elitism) == (2, True)
     assert (config.mutation.no_mutation, config.mutation.hyper_parameter, config.seed) == (0.1, 0.6, 42)
     # 12,800 samples in batches of 32 are 400 updates, 10 of them a generation.
     assert (config.population.size, config.population.steps, config.population.generations) == (4, 10, 40)

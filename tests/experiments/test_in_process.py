@@ -15,4 +15,4 @@ def test_with_gradient_checkpointing_on_a_cpu_freed_memory_goes_back_to_the_syst
     monkeypatch.setattr("bough.experiments.members.return_freed_memory", lambda: asked.append(True))
     config = SFTConfig(train_file=Path("a"), model="tiny", gradient_checkpointing=checkpointing)
     population = _population(config, torch.device("cpu"))
-    assert population.policy.layers.recomputed is checkpointing is bool(asked)
+    assert population.policy.row_reader.recomputed is checkpointing is bool(asked)

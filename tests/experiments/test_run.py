@@ -19,6 +19,7 @@ from bough.experiments.run import Run, RunConfig, summary
 from bough.files import locked
 from bough.training.trackers import RecipeTracker
 from bough.types import Group
+from tests.standing_in import stand_in
 
 COUNTING = "tests.environments.worlds:Counting"
 
@@ -208,7 +209,7 @@ def plays(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         player = stead.get(config.output.name.partition("-")[2], config.agent.model[0])
         return evaluate_command(EvalConfig(**config.flat_dump() | {"model": [player]}))
 
-    monkeypatch.setattr("bough.commands.evaluate.evaluate_command", evaluated)
+    stand_in(monkeypatch, "eval", evaluated)
     return stead
 
 

@@ -16,6 +16,7 @@ DATA = str(ROOT / "examples" / "household.jsonl")
 SETTINGS = {"max_steps": 2, "batch_size": 2, "learning_rate": 1e-2, "report_to": []}
 RECIPE = f"""
 name: own
+seed: 42
 model: tiny
 stages:
   - focal: {{train_file: {DATA}, max_steps: 2, batch_size: 2, learning_rate: 1.0e-2, focus: 1.0}}

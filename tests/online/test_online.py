@@ -477,7 +477,7 @@ def note_what_is_played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         played.append(attempt.id)
         return await play_attempt(runner, attempt, *more, **named)
 
-    for module in ("bough.online.schedule", "bough.rollouts.collect"):
+    for module in ("bough.online.player", "bough.rollouts.collect"):
         monkeypatch.setattr(f"{module}.play_attempt", noted)
     return played
 

@@ -11,7 +11,7 @@ from bough.worlds.web import page
 
 SOURCE = Path(bough.__file__).parent
 # An example in help, and one of several phrases after which the viewer expects a task's goal.
-ALLOWED = {("commands/table.py", "click-button"), ("report/viewer/contents.py", "your task is to")}
+ALLOWED = {("commands/environments.py", "click-button"), ("report/viewer/contents.py", "your task is to")}
 
 
 def texts_of_the_worlds() -> Iterator[str]:

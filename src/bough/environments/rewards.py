@@ -388,7 +388,7 @@ class JudgeClient:
     """Asks one model at `base_url`. `key_variable` names the environment variable with the key, if it needs one."""
 
     def __init__(self, base_url: str, model: str, key_variable: str, *, timeout_s: float, retries: int) -> None:
-        from bough.engines.openai import Server, ServerLimits
+        from bough.engines.http import Server, ServerLimits
 
         limits = ServerLimits(retries=retries, longest_wait_s=timeout_s, timeout_s=timeout_s)
         self.model, self.timeout_s, self.retries = model, timeout_s, retries

@@ -301,7 +301,7 @@ REMOVED_FLAT = ("truncation", "alpha", "rank_mutation", "crossover", "crossover_
 
 
 def without_removed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings without removed ones that have no effect; ValueError where one has."""
+    """The settings without removed ones that have no effect; InputError where one has."""
     kept = {key: value for key, value in values.items() if key not in REMOVED_FLAT}
     old = {key: value for key, value in values.items() if key in REMOVED_FLAT}
     for part, names in REMOVED.items():
@@ -314,7 +314,7 @@ def without_removed(values: Mapping[str, Any]) -> dict[str, Any]:
     used = [f"selection {old['name']}"] if old.get("name", "tournament") != "tournament" else []
     used += [key for key in ("rank", "rank_mutation", "crossover") if old.get(key)]
     if used:
-        raise ValueError(
+        raise InputError(
             f"{', '.join(used)} was removed from bough evolve, because no study has shown a gain from it; "
             "tournaments with elitism, mutation of settings and halving are left (docs/results.md)"
         )

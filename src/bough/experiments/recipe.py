@@ -318,13 +318,11 @@ def read_settings(file: Path) -> tuple[str | None, dict[str, Any]]:
 
 def _accepting(values: Mapping[str, Any]) -> str | None:
     """The command that accepts the settings of a file that names none: earlier versions wrote all settings of it."""
-    if not values:
-        return None
     missing: dict[str, int] = {}
     for name in (*table.stages(), "doctor"):
         config = table.command(name).config
         found, known = flattened(config, values).keys() - REMOVED.keys(), leaves(config).keys()
-        if found <= known:
+        if "model" in found <= known:
             missing[name] = len(known - found)
     return min(missing, key=lambda name: missing[name], default=None)
 

@@ -52,7 +52,6 @@ def test_nothing_of_ray_is_imported_without_a_cluster():
     assert loaded.keys() > {
         "bough.rollouts.ray_pool",
         "bough.experiments.cluster",
-        "bough.experiments.sweep_processes",
         "bough.experiments.run",
     }
 

@@ -140,7 +140,7 @@ def test_programs_are_graded_by_a_remote_sandbox_too(url: str):  # noqa: F811
 
 
 def test_a_remote_sandbox_that_cannot_be_had_is_told(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(remote, "ATTEMPTS", 1)
+    monkeypatch.setattr(remote, "RETRIES", 0)
 
     async def play() -> None:
         sandbox = RemoteSandbox("http://127.0.0.1:1")

@@ -1,3 +1,5 @@
+"""A code interpreter: arithmetic, mathematics, code and reasoning, graded in a sandbox."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
