@@ -101,7 +101,9 @@ def members_here(
             needed = training_bytes(
                 population.policy.base, budget, adapter=True, gradient_checkpointing=base.machine.gradient_checkpointing
             )
-            playing = Players(config, population, builder.template, environment_class, training_bytes=needed)
+            playing = Players(
+                config, population, builder.template, environment_class, records.tasks, training_bytes=needed
+            )
             players = stack.enter_context(closing(playing))
             if config.method == "grpo":
                 lessons = GroupLessons(config, players, builder)
