@@ -19,6 +19,7 @@ from typing import Any
 
 from bough.config.groups import AgentConfig, CollectConfig
 from bough.environments.rubric import Rubric, score
+from bough.environments.tasks import task_family
 from bough.errors import InputError
 from bough.experiments.breeding import Scores, ranked
 from bough.experiments.cluster import SpreadPlayers
@@ -163,7 +164,8 @@ class PlayedFitness:
         found = {one.id: one.success if rate else score(one) for one in records}
         values = {id: float(value) for id, value in found.items() if value is not None}
         tokens = sum(int(str(one.info.get("completion_tokens", 0))) for one in records)
-        return Score(values, rate=rate, lost=wanted - len(values), tokens=tokens)
+        families = {one.id: family for one in records if (family := task_family(one.task)) is not None}
+        return Score(values, rate=rate, lost=wanted - len(values), tokens=tokens, families=families)
 
     def _settings(self, generation: Generation, name: str, seed: int, folder: str) -> CollectConfig:
         """The settings of a member's collection."""

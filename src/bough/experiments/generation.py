@@ -188,27 +188,36 @@ class Individual:
 class Score:
     """A member's values by task, more being better. `lost` tasks have none: environment or engine failed there.
 
-    With `rate`, all values are between 0 and 1. `tokens` were sampled to find them.
+    With `rate`, all values are between 0 and 1. `tokens` were sampled to find them. Tasks of one family count as one:
+    `families` names that of a task.
     """
 
     values: Mapping[str, float]
     rate: bool = True
     lost: int = 0
     tokens: int = 0
+    families: Mapping[str, str] = field(default_factory=dict)
+
+    def _means(self) -> list[float]:
+        """One value per task or family: those of a family are not independent of each other."""
+        found: dict[tuple[bool, str], list[float]] = {}
+        for task, value in self.values.items():
+            found.setdefault((task in self.families, self.families.get(task, task)), []).append(value)
+        return [math.fsum(some) / len(some) for some in found.values()]
 
     @property
     def fitness(self) -> float:
         """The mean over tasks; minus infinity where nothing is known, or a value is not a number."""
-        values = list(self.values.values())
+        values = self._means()
         mean = math.fsum(values) / len(values) if values else -math.inf
         return -math.inf if math.isnan(mean) else mean
 
     def interval(self, level: float = 0.95) -> Interval | None:
         """Where the mean over all tasks of this kind may lie."""
-        values = list(self.values.values())
+        values = self._means()
         if not all(map(math.isfinite, values)):
             return None
-        return rate_interval(values, len(values), level) if self.rate else mean_interval(values, level)
+        return rate_interval(values, len(self.values), level) if self.rate else mean_interval(values, level)
 
     def to_json(self) -> dict[str, Any]:
         interval = self.interval()
