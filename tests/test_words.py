@@ -37,7 +37,7 @@ INSTEAD = {
     r"\blive(s)? on\b": "survives",
     r"\blearnt from\b": "trained on",
     r"\btalked into\b": "persuaded",
-    r"\bteach(es)? (nothing|something)\b": "zero variance; rewards that differ",
+    r"\bteach(es)? (nothing|something)\b": "zero variance; no training signal",
     r"\bin vain\b": "without result",
     r"\bupon\b": "on",
     r"\bin its stead\b": "instead",
@@ -46,6 +46,10 @@ INSTEAD = {
     r"\bmay fall to this share\b": "below this fraction",
     r"\bwhose doing\b": "the cause",
     r"\bthrice\b": "three times",
+    r"\bholds? (episodes|records|rows|runs|checkpoints|no episode)\b": "contains",
+    r"\b(it|this|that|which) is no (error|mistake|answer|number|file|folder|name|run|model|page)\b": "is not a",
+    r"\bthat are none\b": "name what they are",
+    r"\bcomes of\b": "results from",
 }
 PATTERN = re.compile("|".join(f"(?:{phrase})" for phrase in INSTEAD))
 PAGES = [

@@ -82,5 +82,5 @@ def known_flags() -> set[str]:
 
 def _flags(config: type[Config]) -> set[str]:
     names = set(by_name(config))
-    common = {"--config", "--debug", "--follow-links", "--help"}
+    common = {"--config", "--debug", "--follow-links", "--help", "--help-all"}
     return {flag(name) for name in names} | {flag(f"no_{name}") for name in names} | common

@@ -21,13 +21,7 @@ def test_what_is_said_goes_on_and_what_ends_is_over():
     over = Observation.end("Correct.", success=True, reward=1.0)
     assert over.done and over.terminated and not over.truncated and over.success and over.reward == 1.0
     assert Observation(truncated=True).done
-
-
-def test_an_end_may_be_silent():
     assert Observation.end(success=False).messages == ()
-
-
-def test_the_start_has_rules_and_what_is_seen_first():
     start = Observation.begin("Count.", "To 3.", hint=" Begin.")
     assert [(message.role, message.content) for message in start.messages] == [("system", "Count."), ("user", "To 3.")]
     assert start.text == "Count.\n\nTo 3. Begin."

@@ -37,7 +37,7 @@ def test_an_abandoned_call_is_collected_in_silence(monkeypatch: pytest.MonkeyPat
     complaints: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", complaints.append)
     with pytest.raises(EnvironmentFailedError, match="step took longer than 1 s"):
-        asyncio.run(isolated._bounded(Abandoning(), "step", asyncio.Event().wait, None, 1))  # type: ignore[arg-type]
+        asyncio.run(isolated._bounded(Abandoning(), "step", asyncio.Event().wait, bool, 1))  # type: ignore[arg-type]
     gc.collect()
     assert not complaints
 

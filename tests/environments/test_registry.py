@@ -21,21 +21,12 @@ from tests.environments.worlds import Counting
 WORLDS = Path(__file__).parent / "worlds.py"
 
 
-def test_a_class_of_a_module():
+def test_a_class_of_a_module_or_of_a_file(tmp_path: Path):
     assert find("tests.environments.worlds:Counting") is Counting
-
-
-def test_a_class_of_a_file_is_loaded_once():
     found = find(f"{WORLDS}:Counting")
     assert found.name == "counting" and found is find(f"{WORLDS}:Counting")
-
-
-def test_records_do_not_hold_where_a_file_lies(tmp_path: Path):
     (tmp_path / "shop.py").write_text("class Shop:\n    def start(self): ...\n    def step(self, reply): ...\n")
     assert find(f"{tmp_path}/shop.py:Shop").name == f"{tmp_path.name}/shop.py:Shop"
-
-
-def test_a_class_without_our_base_gets_the_rest_of_the_contract():
     found = find("tests.environments.worlds:NotAnEnvironment")
     assert issubclass(found, Environment) and found.max_turns == 50
     assert found.name == "tests.environments.worlds:NotAnEnvironment"
@@ -146,12 +137,9 @@ class Machine:
         return type("Done", (), {"returncode": 100 if failed else 0})
 
 
-def test_root_installs_with_apt_get(monkeypatch):
+def test_root_or_who_has_sudo_without_a_password_installs_with_apt_get(monkeypatch):
     Machine(monkeypatch, programs=["apt-get", "sudo"], user=0)
     assert registry.installer() == ["apt-get", *registry.PATIENCE]
-
-
-def test_an_ordinary_user_installs_through_sudo_where_it_asks_for_no_password(monkeypatch):
     machine = Machine(monkeypatch, programs=["apt-get", "sudo"], user=1000)
     assert registry.installer() == ["sudo", "-n", "apt-get", *registry.PATIENCE]
     assert machine.commands == ["sudo -n apt-get --version"]
@@ -197,7 +185,7 @@ def test_a_function_of_a_file_is_found_with_its_tasks(tmp_path: Path):
     assert {task.environment for task in tasks} == {found.name} and len({task.id for task in tasks}) == 2
 
 
-def test_tasks_may_be_the_functions_own(tmp_path: Path):
+def test_tasks_may_be_the_functions_own_or_come_from_an_async_generator(tmp_path: Path):
     def play(task: Task, base_url: str) -> None: ...
 
     def own(seed: int) -> list[Task]:
@@ -206,8 +194,6 @@ def test_tasks_may_be_the_functions_own(tmp_path: Path):
     play.tasks = own  # type: ignore[attr-defined]
     assert [task.id for task in tasks_of(own_agent(play, "play"), options={}, seed=7)] == ["task 7"]
 
-
-def test_tasks_may_come_from_an_async_generator():
     def play(task: Task, base_url: str) -> None: ...
 
     async def own() -> Any:
@@ -218,15 +204,13 @@ def test_tasks_may_come_from_an_async_generator():
     assert [task.data for task in tasks_of(own_agent(play, "play"), options={})] == [{"n": 1}, {}]
 
 
-def test_a_function_without_tasks_says_where_to_put_them():
+def test_tasks_that_are_missing_or_of_another_type_are_refused():
     def play(task: Task, base_url: str) -> None: ...
 
     play.tasks = None  # type: ignore[attr-defined]
     with pytest.raises(NoTasksError, match=r"define a function tasks\(split, seed\) beside it, or give --task-file"):
         list(tasks_of(own_agent(play, "play"), options={}))
 
-
-def test_tasks_of_another_type_are_refused_with_what_is_allowed():
     def play(task: Task, base_url: str) -> None: ...
 
     play.tasks = lambda: [1]  # type: ignore[attr-defined]

@@ -36,10 +36,12 @@ def test_each_reward_goes_by_its_name_and_the_total_is_their_weighted_sum():
     assert rubric.failed == {}
 
 
-def test_scoring_twice_gives_the_same():
+def test_scoring_twice_gives_the_same_and_a_list_weighs_each_1():
     rubric = Rubric({"outcome": {"failure": -1}, "tool_call": {"failure": -1}})
     once = rubric.score(trajectory(turn(tool=True), success=False))
     assert once.rewards["total"] == pytest.approx(-0.9) and rubric.score(once) == once
+    scored = Rubric([judged, "outcome"]).score(trajectory(turn(), turn(), success=True))
+    assert scored.rewards == {"judged": 2.0, "outcome": 1.0, "total": 3.0}
 
 
 @pytest.mark.parametrize("name", ["broken", "endless", "wordy"])
@@ -67,13 +69,10 @@ def test_a_reward_outside_its_declared_range_stops_the_run():
         Rubric({"progress": 1.0}).score(trajectory(turn(progress=5.0), success=False))
 
 
-def test_none_is_counted_like_a_failure():
+def test_a_reward_without_a_value_is_counted_unless_its_weight_is_0():
     rubric = Rubric({"progress": 1.0})
     assert rubric.score(trajectory(turn(), success=False)).rewards == {"progress": None, "total": None}
     assert rubric.failed == {"progress": 1}
-
-
-def test_a_reward_of_weight_0_is_only_looked_at():
     rubric = Rubric({"outcome": 1.0, "progress": 0.0})
     assert rubric.score(trajectory(turn(), success=False)).rewards == {"outcome": 0.0, "progress": None, "total": 0.0}
 
@@ -127,11 +126,6 @@ def test_a_reward_of_a_group_compares_the_attempts_at_each_task():
 def test_a_reward_of_a_group_cannot_score_one_attempt_alone():
     with pytest.raises(InputError, match="the reward rank compares attempts; score them together"):
         Rubric([rank]).score(trajectory(turn()))
-
-
-def test_functions_and_names_go_together_and_a_list_weighs_each_1():
-    scored = Rubric([judged, "outcome"]).score(trajectory(turn(), turn(), success=True))
-    assert scored.rewards == {"judged": 2.0, "outcome": 1.0, "total": 3.0}
 
 
 def test_async_rewards_run_at_the_same_time_also_inside_a_running_loop():

@@ -27,19 +27,15 @@ class Choosy(Counting):
         yield Task(id="only", seed=seed, data={"words": options.words, "size": options.size, "split": split})
 
 
-def test_tasks_name_their_environment():
+def test_tasks_name_their_environment_and_options_reach_them():
     [task] = islice(tasks_of(Counting, options={}, split="unseen", seed=7), 1)
     assert task == Task(id="unseen-7-0", environment="counting", data={"goal": 2, "number": 0})
-
-
-def test_options_reach_the_tasks_and_lists_may_be_written_with_commas():
     [task] = tasks_of(Choosy, options={"words": "a, b,c", "size": 3}, seed=5)
     assert task.data == {"words": ["a", "b", "c"], "size": 3, "split": "train"} and task.seed == 5
-
-
-def test_an_unknown_option_is_an_error_with_the_nearest():
     with pytest.raises(InputError, match="sice is not a setting; did you mean size"):
         next(tasks_of(Choosy, options={"sice": 3}))
+    with pytest.raises(InputError, match=r"--options of interpreter has 1 problem:\n.* is not a setting"):
+        next(tasks_of(Interpreter, options={"no_such_option": 1}))
 
 
 def test_tasks_of_a_file_are_tasks_or_any_object(tmp_path: Path):
@@ -142,11 +138,6 @@ def test_tasks_that_cannot_be_made_are_the_environments_fault(given: Any, compla
 
     with pytest.raises(EnvironmentFailedError, match=complaint):
         next(tasks_of(Wrong, options={}))
-
-
-def test_a_misspelt_option_is_reported_with_the_environments_name():
-    with pytest.raises(InputError, match=r"--options of interpreter has 1 problem:\n.* is not a setting"):
-        next(tasks_of(Interpreter, options={"no_such_option": 1}))
 
 
 def test_tasks_may_be_an_async_generator_or_a_coroutine():

@@ -45,15 +45,6 @@ def example(*calls: Call, logprob: float | None = None) -> GroupExample:
     return GroupExample(calls=list(calls), old_logprobs=old)
 
 
-def test_what_the_examples_have_is_not_computed_again():
-    policy, calls = Policy(), [sampled(3), sampled(4)]
-    found = distances(policy, [group_of(*calls)], [example(*calls, logprob=-1.5)])
-    assert policy.num_asked == 1, "only the reference is asked"
-    assert found["entropy"] == 1.5 and found["logprob_gap_max"] == 0.5
-    ratio = -3.0 + 1.5
-    assert found["start_kl"] == pytest.approx(torch.tensor(ratio).exp().item() - ratio - 1)
-
-
 @pytest.mark.parametrize(
     "examples",
     [

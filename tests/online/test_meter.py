@@ -61,19 +61,6 @@ def test_sampling_while_the_policy_trains_counts_as_both(clock: Clock):
     assert shares == [0.5, 0.4, 0.3, pytest.approx(0.4)]
 
 
-def test_a_lap_begins_where_the_last_one_ended(clock: Clock):
-    meter = Meter(clock)
-    meter.request()
-    meter.episodes(3)
-    clock.now += 5
-    meter.lap()
-    clock.now += 2
-    meter.answer(8)
-    values = meter.lap()
-    assert (values["batch_seconds"], values["sampled_tokens_per_s"], values["sampling_share"]) == (2.0, 4.0, 1.0)
-    assert values["episodes_in_flight"] == 3
-
-
 class Engine:
     """Answers three tokens, or fails."""
 

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from bough.chat.builder import CallBuilder
 from bough.chat.template import load_template
 from bough.config.run_folder import MetricsFile
@@ -12,33 +10,8 @@ from bough.ledger import Ledger
 from bough.methods.grpo import GRPO, train_grpo
 from bough.online.files import BatchFile
 from bough.online.method import GroupExample
-from bough.online.source import OnlineSource
 from bough.training.method import CallSource
-from bough.training.plan import Batch
-from bough.types import Group
 from tests.online.test_online import settings
-
-
-def test_a_batch_is_built_once_and_is_on_file_as_it_was_learnt_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    built: list[str] = []
-    batches: list[Batch] = []
-    make, take = GRPO.example, OnlineSource.batch
-
-    def example(self: GRPO, group: Group, source: CallSource) -> GroupExample:
-        built.append(group.task.id)
-        return make(self, group, source)
-
-    def batch(self: OnlineSource, step: int) -> Batch | None:
-        if (taken := take(self, step)) is not None:
-            batches.append(taken)
-        return taken
-
-    monkeypatch.setattr(GRPO, "example", example)
-    monkeypatch.setattr(OnlineSource, "batch", batch)
-    trained = train_grpo(settings(tmp_path, max_steps=2))
-    assert len(built) == trained.ledgers[0]["in"], "every group that was played becomes an example once"
-    assert [examples_on_file(tmp_path, number) for number in range(2)] == [found.examples for found in batches]
-    assert all(call.logprobs for found in batches for example in found.examples for call in example.calls)
 
 
 def test_the_values_of_a_batch_are_logged_as_they_are_on_file(tmp_path: Path):

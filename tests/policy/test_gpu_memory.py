@@ -5,7 +5,6 @@ import torch
 
 from bough.policy.processes import unused_bytes, unused_fraction
 from tests.policy.gpu import GIB, pretend
-from tests.test_architecture import SOURCE
 
 GPU = torch.device("cuda")
 
@@ -30,11 +29,3 @@ def test_a_fraction_is_of_the_whole_gpu(monkeypatch: pytest.MonkeyPatch):
     pretend(monkeypatch, free=60, part=0.25)
     assert unused_fraction(GPU) == 0.25
     assert unused_fraction(GPU, keep=4 * GIB) == 0.2
-
-
-def test_the_rest_of_the_code_asks_here():
-    """What a GPU has free is not what a process may take."""
-    asking = [
-        path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if "mem_get_info" in path.read_text()
-    ]
-    assert asking == ["policy/processes.py"]

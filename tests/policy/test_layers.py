@@ -11,6 +11,7 @@ from torch._dynamo.utils import counters
 from bough.errors import InputError
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
+from bough.policy.recorded import RecordedReads
 from bough.types import Call
 from tests.policy.families import make
 
@@ -33,16 +34,16 @@ def test_a_compiled_layer_is_one_graph_with_its_attention_for_layers_and_rows_of
 
 def test_what_is_recorded_is_given_up_where_activations_are_computed_again():
     policy = Policy.load("tiny", device="cpu", lora=Lora(r=4))
-    policy.row_reader.record()
-    assert policy.layers.can_recompute
-    policy.layers.recompute()
-    assert policy.row_reader.recorded is None and not policy.layers.can_recompute
+    policy.row_reader.recorded = RecordedReads(lambda *_: torch.zeros(1), [])
+    assert policy.row_reader.can_recompute
+    policy.row_reader.recompute()
+    assert policy.row_reader.recorded is None and not policy.row_reader.can_recompute
 
 
 def test_a_model_that_cannot_be_recorded_is_refused_with_the_reasons():
     policy = Policy.load("tiny", device="cpu", lora=Lora(r=2, dropout=0.1), gradient_checkpointing=True)
     with pytest.raises(InputError, match="cannot record this model: it does not use FlexAttention") as refused:
-        policy.layers.record()
+        policy.row_reader.record()
     assert "it recomputes activations (--gradient-checkpointing), it has dropout (--lora-dropout" in str(refused.value)
 
 
@@ -51,8 +52,8 @@ def test_a_model_in_pieces_is_not_recorded(tmp_path: Path):
     distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
         policy = Policy.load("tiny", device="cpu")
-        assert "it is sharded (--shard)" not in policy.layers.not_recordable()
+        assert "it is sharded (--shard)" not in policy.row_reader.not_recordable()
         policy.shard(torch.device("cpu"))
-        assert "it is sharded (--shard)" in policy.layers.not_recordable()
+        assert "it is sharded (--shard)" in policy.row_reader.not_recordable()
     finally:
         distributed.destroy_process_group()

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from bough.errors import InputError
 from bough.policy.adapters import AdapterWeights, Lora, adapted_layers, add_actor, load_actor
 from bough.policy.policy import Policy
-from bough.policy.population import MAX_KNOWN, AdaptedSegment, Population
+from bough.policy.population import AdaptedSegment, Population
 from bough.policy.recorded import padded
 from bough.policy.save import save_weights
 from bough.types import Call
@@ -197,14 +197,6 @@ def test_a_replaced_member_is_computed_with_its_new_weights(population: Populati
         assert not torch.allclose(after, before, atol=1e-3)
         population.members["m1"].population.lora.attach(adapted_layers(population.policy.model))  # nothing is kept
         assert torch.equal(logprobs(population, "m1"), after)
-
-
-def test_no_more_sets_of_members_are_kept_than_needed(population: Population):
-    layer = adapted_layers(population.policy.model)[0]
-    for count in range(1, 2 * MAX_KNOWN):
-        population.lora.segments = [AdaptedSegment("m1", 8 * i, 8 * i + 8) for i in range(count)]
-        layer(torch.zeros(8 * count, layer.in_features))
-        assert len(population.lora._known) <= MAX_KNOWN
 
 
 def test_scales_that_equal_the_ends_of_segments_are_not_confused_with_them(population: Population):

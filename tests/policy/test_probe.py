@@ -1,6 +1,4 @@
 import json
-import re
-import shutil
 
 import pytest
 import torch
@@ -13,7 +11,6 @@ from bough.policy import probe as findings
 from bough.policy.policy import Policy
 from bough.policy.probe import CALLS, TOLERANCE, examine
 from tests.policy.families import CAPPED, SHAPE, make
-from tests.test_architecture import SOURCE, said
 
 INDEXED = SHAPE | {
     "kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16,
@@ -131,39 +128,6 @@ def test_other_code_is_another_key(monkeypatch):
     assert findings._key(model, "eager") != before
     monkeypatch.setattr(findings, "_code", lambda: "other")
     assert findings._key(model, "sdpa") != before
-
-
-def computing() -> list[str]:
-    """The files that the policy imports, and those they import, as far as they compute with arrays or tensors.
-
-    The ledger adds up metrics, which no verdict depends on.
-    """
-    found, queue = set(), ["bough.policy.policy"]
-    while queue:
-        path = SOURCE.joinpath(*queue.pop().split(".")[1:]).with_suffix(".py")
-        if path.is_file() and path not in found:
-            found.add(path)
-            queue += said(path).imports
-    uses = re.compile(r"^\s*(import|from) (torch|numpy|triton)\b", re.MULTILINE)
-    return sorted(
-        str(path.relative_to(SOURCE)) for path in found - {SOURCE / "ledger.py"} if uses.search(path.read_text())
-    )
-
-
-def test_a_change_in_any_file_that_computes_is_another_key(tmp_path, monkeypatch):
-    files = computing()
-    assert {"policy/policy.py", "trees/attend.py", "trees/mixers.py", "trees/pack.py"} <= set(files)
-    for file in SOURCE.rglob("*.py"):
-        copy = tmp_path / file.relative_to(SOURCE)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, copy)
-    monkeypatch.setattr(findings, "SOURCE", tmp_path)
-    keys = [findings._code.__wrapped__()]
-    for file in files:
-        with (tmp_path / file).open("a") as source:
-            source.write("# changed\n")
-        keys.append(findings._code.__wrapped__())
-    assert [file for file, key, last in zip(files, keys[1:], keys, strict=False) if key == last] == []
 
 
 def test_flex_attention_is_probed_uncompiled_and_without_a_warning(empty_cache, recwarn):

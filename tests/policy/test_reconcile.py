@@ -64,7 +64,7 @@ def test_what_cannot_be_grown_is_said(tmp_path: Path):
     with pytest.raises(InputError, match=r"adapter_config\.json is missing"):
         read_shape(tmp_path / "none")
     path.write_text("{")
-    with pytest.raises(InputError, match="not JSON"):
+    with pytest.raises(InputError, match="cannot be read as JSON"):
         read_shape(tmp_path)
     path.write_text('{"peft_type": "IA3"}')
     with pytest.raises(InputError, match="IA3 adapter"):

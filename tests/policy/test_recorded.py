@@ -181,7 +181,7 @@ def test_recorded_rows_have_the_gradients_of_plain_ones_while_the_weights_change
     batches = [calls(seed) for seed in range(5)]
     plain = gradients(policy_of(tuning), batches)
     policy = policy_of(tuning)
-    policy.layers.record()
+    policy.row_reader.record()
     assert policy.row_reader.recorded
     recorded = gradients(policy, batches)
     assert policy.row_reader.recorded.recordings, "nothing was recorded"
@@ -203,7 +203,7 @@ def test_recorded_passes_without_gradient_follow_the_weights_and_the_reference_d
                 return own, torch.cat(policy(row).logprobs)
 
     plain = values()
-    policy.layers.record()
+    policy.row_reader.record()
     assert policy.row_reader.recorded
     for _ in range(3):
         assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(values(), plain, strict=True))
@@ -222,7 +222,7 @@ def test_rows_that_the_memory_has_no_room_for_are_not_recorded(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     policy = policy_of("all weights")
-    policy.layers.record()
+    policy.row_reader.record()
     row = policy.rows(calls(0))[0]
     with monkeypatch.context() as patch:
         patch.setattr(torch.cuda, "mem_get_info", lambda _: (0, 1))
@@ -236,7 +236,7 @@ def test_rows_that_the_memory_has_no_room_for_are_not_recorded(
 @on_gpu
 def test_rows_that_are_read_before_the_backward_pass_of_another_are_refused():
     policy = policy_of("adapter")
-    policy.layers.record()
+    policy.row_reader.record()
     row = policy.rows(calls(0))[0]
     for _ in range(3):
         torch.cat(policy(row).logprobs).sum().backward()
@@ -248,7 +248,7 @@ def test_rows_that_are_read_before_the_backward_pass_of_another_are_refused():
 @on_gpu
 def test_log_probabilities_of_many_rows_at_once_are_not_recorded():
     policy = policy_of("adapter")
-    policy.layers.record()
+    policy.row_reader.record()
     for _ in range(3):
         torch.cat(policy.logprobs(calls(0), budget=300)).sum().backward()
     assert policy.row_reader.recorded and not policy.row_reader.recorded.num_read

@@ -60,13 +60,13 @@ def test_a_reference_is_computed_where_the_layers_cannot_be_compiled(
     def compiled(*_: Any, **__: Any) -> Any:
         raise torch._dynamo.exc.TorchDynamoException("no compiler was found\nset CC")
 
-    for layer in policy.layers:
+    for layer in policy.row_reader.layers:
         layer._compiled_call_impl = compiled
-    policy.layers.compiled = True
+    policy.row_reader.compiled = True
     Reference(policy).compute(CALLS, 4096, tmp_path, "tiny")
     (path,) = tmp_path.iterdir()
     bare = torch.cat(Policy.load("tiny").logprobs(CALLS))
-    assert torch.allclose(load_file(path)["logprobs"], bare, atol=1e-5) and not policy.layers.compiled
+    assert torch.allclose(load_file(path)["logprobs"], bare, atol=1e-5) and not policy.row_reader.compiled
     assert [line for line in caplog.messages if "no compiler was found" in line] == [
         "The layers cannot be compiled (no compiler was found): the run goes on without --compile."
     ]

@@ -98,13 +98,15 @@ def test_a_task_without_advice_ends_its_own_episode_only():
     assert tally.faults == {} and tally.lost == {}, "it is not tried again"
 
 
-def test_an_unknown_outcome_is_no_failure():
+def test_an_unknown_outcome_is_no_failure_and_when_all_is_lost_the_first_reason_is_told():
     tally = Tally()
     turns: list[Any] = []
     start = [{"role": "user", "content": "x"}]
     for success in (True, False, None):
         tally.add(Trajectory(id="a", task=TASKS[0], start=start, turns=turns, success=success))
     assert tally.to_json()["success_rate"] == 0.5
+    error = AllLostError({"a#0": "down", "b#0": "gone"})
+    assert str(error) == "all 2 episodes failed; a#0: down" and error.exit_code == 1
 
 
 @pytest.mark.parametrize("settings", [CollectConfig, EvalConfig])
@@ -120,11 +122,6 @@ def test_fewer_tasks_than_were_asked_for_are_told(settings: Any, tmp_path: Path,
     assert capsys.readouterr().err == ""
     assert len(wanted(settings(**values, tasks=50))) == 2
     assert capsys.readouterr().err == "50 tasks were requested; there are only 2\n"
-
-
-def test_when_all_is_lost_the_first_reason_is_told():
-    error = AllLostError({"a#0": "down", "b#0": "gone"})
-    assert str(error) == "all 2 episodes failed; a#0: down" and error.exit_code == 1
 
 
 def test_the_next_episode_is_played_while_the_last_one_is_written():

@@ -82,7 +82,7 @@ def test_every_way_to_get_nowhere_has_its_stop(replies: list[Any], limits: Any, 
     assert trajectory.rewards == {"outcome": 0.0}
 
 
-def test_the_same_action_with_another_result_is_no_loop():
+def test_the_worlds_own_stop_and_other_results_are_kept():
     class Corridor(Counting):
         async def step(self, reply: str) -> Observation:
             self.said += 1
@@ -90,8 +90,6 @@ def test_the_same_action_with_another_result_is_no_loop():
 
     assert played("on", environment_class=Corridor).stop == "max_turns"
 
-
-def test_the_worlds_own_stop_is_kept():
     class Claim(Counting):
         async def step(self, reply: str) -> Observation:
             return Observation.end(success=False, stop="premature_success")

@@ -12,7 +12,7 @@ from bough.methods.grpo import GRPOConfig
 from bough.methods.sft import Demonstration, SFTConfig
 from bough.policy.adapters import Lora
 from bough.policy.load import load_outline
-from bough.policy.policy import Layers, Policy
+from bough.policy.policy import Policy, RowReader
 from bough.policy.processes import Processes
 from bough.training import plan as acceleration
 from bough.training import run as run_module
@@ -146,8 +146,8 @@ def test_a_resumed_run_repeats_the_choice_and_a_flag_changes_it(
     before = run_module._chosen_before
     monkeypatch.setattr(run_module, "_chosen_before", lambda *given: before(*given[:3], OnGpu()))
     monkeypatch.setattr(Run, "load_policy", lambda self, **_: _policy(self))
-    monkeypatch.setattr(Layers, "record", lambda _: None)
-    monkeypatch.setattr(Layers, "not_recordable", lambda _: [])
+    monkeypatch.setattr(RowReader, "record", lambda _: None)
+    monkeypatch.setattr(RowReader, "not_recordable", lambda _: [])
     machine = trained(tmp_path, 1)
     assert machine["compile"] is True and machine["cuda_graphs"] is True
     monkeypatch.setattr("bough.training.run.accelerated", lambda config, *_: _filled(config, False))

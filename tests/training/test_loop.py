@@ -130,7 +130,7 @@ def test_activations_that_are_computed_again_change_no_result(tmp_path: Path, lo
     for name in ("kept", "again"):
         run = trainer(tmp_path / name, lora=lora)
         if name == "again":
-            run.policy.layers.recompute()
+            run.policy.row_reader.recompute()
         run.train()
         found.append([parameter.detach() for parameter in run.policy.parameters()])
     start = trainer(tmp_path / "start", lora=lora).policy.parameters()
@@ -144,16 +144,16 @@ def test_a_backward_pass_that_cannot_be_compiled_is_computed_as_it_is(
     message: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     broken, real = trainer(tmp_path), Step.run
-    broken.policy.layers.compiled = True
+    broken.policy.row_reader.compiled = True
 
     def run(self: Step, *arguments: Any, **options: Any) -> Any:
-        if self.policy.layers.compiled:
+        if self.policy.row_reader.compiled:
             raise torch._dynamo.exc.TorchDynamoException(message)
         return real(self, *arguments, **options)
 
     monkeypatch.setattr(Step, "run", run)
     counters = broken.train()
-    assert (counters.step, counters.budget, broken.policy.layers.compiled) == (4, 512, False)
+    assert (counters.step, counters.budget, broken.policy.row_reader.compiled) == (4, 512, False)
     assert f"The layers cannot be compiled ({said}): the run goes on without --compile." in caplog.messages
 
 
@@ -166,11 +166,11 @@ def test_layers_that_cannot_be_compiled_are_computed_as_they_are(
     def compiled(*_: Any, **__: Any) -> Any:
         raise torch._dynamo.exc.TorchDynamoException("no compiler was found\nset CC")
 
-    for layer in broken.policy.layers:
+    for layer in broken.policy.row_reader.layers:
         layer._compiled_call_impl = compiled
-    broken.policy.layers.compiled = True
+    broken.policy.row_reader.compiled = True
     counters = broken.train()
-    assert (counters.step, counters.budget, broken.policy.layers.compiled) == (4, 512, False)
+    assert (counters.step, counters.budget, broken.policy.row_reader.compiled) == (4, 512, False)
     assert all(map(torch.equal, broken.policy.parameters(), plain.policy.parameters()))
     said = "The layers cannot be compiled (no compiler was found): the run goes on without --compile."
     assert [line for line in caplog.messages if "compiled" in line] == [said]

@@ -21,7 +21,7 @@ from bough.methods.grpo import GRPO, GRPOConfig
 from bough.methods.sft import SFT, Demonstration, SFTConfig
 from bough.online.method import GroupExample
 from bough.policy.adapters import Lora, adapted_layers, add_actor
-from bough.policy.policy import Layers, Policy
+from bough.policy.policy import Policy, RowReader
 from bough.policy.population import Population
 from bough.policy.reference import Reference
 from bough.training.method import Example, Method
@@ -300,7 +300,7 @@ def dropping_step(budget: int, *, share: bool, recompute: bool = False) -> Popul
     for layer in adapted_layers(population.policy.model):
         layer.lora_dropout.update({name: torch.nn.Dropout(0.5) for name in layer.lora_dropout})
     if recompute:
-        population.policy.layers.recompute()
+        population.policy.row_reader.recompute()
     work = {name: Work(trainer.training[name].method, own) for name, own in DROPPING.items()}
     return PopulationStep(population, work, budget=budget, share=share)
 
@@ -363,10 +363,10 @@ def test_out_of_memory_halves_the_token_budget_then_computes_activations_again_t
     found = []
     for times in range(5):
         trainer, left = trainer_of(names, budget=16 * longest), [times]
-        answers, layers = trainer.population.answers, trainer.population.policy.layers
+        answers, layers = trainer.population.answers, trainer.population.policy.row_reader
 
         def within_memory(
-            *args: Any, left: list[int] = left, answers: Any = answers, layers: Layers = layers, **options: Any
+            *args: Any, left: list[int] = left, answers: Any = answers, layers: RowReader = layers, **options: Any
         ) -> Any:
             if left[0] and torch.is_grad_enabled():
                 left[0] -= 1

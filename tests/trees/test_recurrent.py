@@ -134,20 +134,6 @@ def test_only_deep_trees_are_computed_in_two_passes():
     assert launches == [True, False, False], "one launch for each level"
 
 
-def test_segments_of_very_different_length_are_not_padded_to_the_longest():
-    parent_L = np.arange(-1, 130)
-    parent_L[[1, 2, 3]] = 0  # after the root: 1, 2, and a segment of 128 nodes
-    level = Branching(parent_L, CPU).levels[1]
-    assert [(batch.num_segments, batch.longest) for batch in level.batches] == [(1, 128), (2, 1)]
-
-
-def test_at_most_half_of_a_batch_is_padding():
-    # After the root: segments of 6, 3 and 2 nodes. The second is half as long as the first, the third shorter.
-    parent_L = np.array([-1, 0, 1, 2, 3, 4, 5, 0, 7, 8, 0, 10])
-    level = Branching(parent_L, CPU).levels[1]
-    assert [(batch.num_segments, batch.longest) for batch in level.batches] == [(2, 6), (1, 2)]
-
-
 def test_every_batch_of_a_level_starts_from_its_own_parents():
     #  0 ─┬─ 1 … 8       10 ─┬─ 11
     #     └─ 9               └─ 12

@@ -51,15 +51,6 @@ def test_every_node_is_in_one_segment_and_follows_its_parent(parent_L):
                 assert parent_L[start] == above.starts[p] + above.lengths[p] - 1
 
 
-@given(parents() | trees())
-def test_a_segment_is_as_long_as_it_can_be(parent_L):
-    children = np.bincount(parent_L[parent_L >= 0], minlength=len(parent_L))
-    for level in segments_by_level(parent_L):
-        for last in level.starts + level.lengths - 1:
-            is_only_child = last + 1 < len(parent_L) and parent_L[last + 1] == last and children[last] == 1
-            assert not is_only_child
-
-
 def test_windows_after_forks_and_roots_are_found_by_hand():
     nodes_F, ancestors_FK = odd_windows(PARENTS, 3)
     assert dict(zip(nodes_F.tolist(), ancestors_FK.tolist(), strict=True)) == {

@@ -3,7 +3,7 @@
 Nothing about a template is assumed. Small conversations are rendered to find out what
 ends a turn, whether it supports tools and a system role, and what it puts before an
 answer. What it does not support is written in a documented way instead
-(`bough.chat.template`).
+(`without_tools`, `without_system`).
 """
 
 from __future__ import annotations

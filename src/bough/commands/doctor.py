@@ -20,7 +20,7 @@ from bough.environments.check import CheckReport, EnvCheckConfig
 from bough.files import write_json
 from bough.ledger import plural
 from bough.policy.load import load_call_builder
-from bough.rollouts.rescore import check_configured
+from bough.rollouts.own_agent import check_configured
 from bough.terminal import console
 from bough.types import Call
 

@@ -17,7 +17,7 @@ from bough.environments.check import EnvCheckConfig, new_environment
 from bough.environments.registry import ListedEnvironment, describe, find, list_environments
 from bough.errors import BoughError
 from bough.ledger import plural
-from bough.rollouts.rescore import check_configured
+from bough.rollouts.own_agent import check_configured
 from bough.terminal import console
 
 

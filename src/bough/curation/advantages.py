@@ -3,8 +3,8 @@
 Three levels, all plain numbers: one advantage per attempt (`group_advantages`), that
 advantage spread over the attempt's steps by their rewards (`step_advantages`), or one
 advantage per turn from the turns' own rewards (`turn_advantages`). `call_advantages`
-takes a whole group at the level that is asked for. Comparing steps by the state they start in
-is in `state_credit.py`.
+takes a whole group at the level that is asked for; `state_call_advantages` compares steps by the
+state they start in.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def turn_advantages(
     of all returns of the group. s is the standard deviation of all G_it − b_t of the group, one
     scale for every turn, so that a turn at which nothing was at stake is not blown up (1 with
     `normalise=False`). With one turn each this is `group_advantages`. After MT-GRPO (2505.11821);
-    `state_credit.py` groups by equal states instead of equal turn numbers.
+    `state_call_advantages` groups by equal states instead of equal turn numbers.
 
     A turn that was not scored (None) adds nothing to a return. An attempt without any scored
     turn is unscored: its advantages are None and no baseline knows it. What an attempt's reward

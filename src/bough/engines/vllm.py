@@ -25,21 +25,14 @@ from typing import Any, Literal
 from bough.config.groups import SamplingConfig
 from bough.engines import vllm_worker
 from bough.engines.base import ContextFullError, EngineError, Generated
-from bough.engines.openai import (
-    LogprobError,
-    RequestRefusedError,
-    Server,
-    ServerLimits,
-    choose_model,
-    context_is_full,
-    list_models,
-    read_choice,
-    read_tokens,
-)
+from bough.engines.http import RequestRefusedError, Server, ServerLimits
+from bough.engines.openai import LogprobError, choose_model, context_is_full, list_models, read_choice, read_tokens
 from bough.engines.vllm_worker import METHOD
 from bough.errors import InputError
 from bough.files import read_json, remove
 from bough.types import Finish
+
+log = logging.getLogger(__name__)
 
 
 class VLLMEngine:
@@ -335,8 +328,6 @@ def last_line(error: BaseException) -> str:
 # Started, for example, with
 #     VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve MODEL --enable-lora --max-loras 2
 # (without LoRA if no adapter will be loaded). Adapters are named by folder, so the server must see the same disk.
-
-log = logging.getLogger(__name__)
 
 
 class VLLMServerEngine:

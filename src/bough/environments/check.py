@@ -25,13 +25,11 @@ from typing import Any
 
 from pydantic import Field
 
-from bough import event_loop
 from bough.config.groups import OptionValues, ReportConfig
 from bough.environments.base import Environment, Observation
 from bough.environments.isolated import Isolated, shut_down
 from bough.environments.registry import find
 from bough.environments.replay import replay
-from bough.environments.tasks import configured, first_tasks, tasks_of
 from bough.environments.tools import raised_in
 from bough.errors import BoughError, InputError
 from bough.ledger import plural
@@ -96,21 +94,6 @@ class CheckReport:
             yield
         except BoughError as error:
             self.add(place, str(error))
-
-
-def check_configured(config: EnvCheckConfig, name: str | None) -> CheckReport:
-    """The environment of the settings, on its first tasks, checked as `check` does."""
-    environment_class = configured(find(config.environment), config.options)
-    wanted = tasks_of(environment_class, options=config.options, task_file=config.task_file, seed=config.seed)
-    tasks = first_tasks(wanted, config.tasks)
-
-    async def checked() -> CheckReport:
-        try:
-            return await check(environment_class, name, tasks, seed=config.seed)
-        finally:
-            await shut_down(environment_class)
-
-    return event_loop.run(checked())
 
 
 async def check(
@@ -231,7 +214,6 @@ async def _check_other_process(name: str, environment_class: type[Environment], 
 
 def print_start(name: str, task: str) -> None:
     """Prints the start of a task given as JSON; runs in the other process."""
-    from bough.environments.registry import find
 
     async def start() -> list[Any]:
         environment_class = find(name)

@@ -19,7 +19,7 @@ from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from types import CoroutineType, NoneType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from bough import event_loop
 from bough.chat.tool_calls import Reply
@@ -39,7 +39,6 @@ from bough.types import Message, Task
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-Read = Callable[[Any], Any]
 # Time limit of `close` and `shutdown`.
 CLOSE_TIMEOUT_S = 10.0
 
@@ -56,7 +55,7 @@ class Isolated:
         """Creates the environment without starting it."""
         if not self.environment_class.shares_loop:
             self._thread = take_thread()
-        await self._call(f"{self.environment_class.__name__}(task)", self._make)
+        await self._call(f"{self.environment_class.__name__}(task)", self._make, _ignore)
 
     async def start(self) -> Observation:
         if self._environment is None:
@@ -81,7 +80,7 @@ class Isolated:
             return check_observation("timed_out", ended)
 
     async def expert(self) -> str | None:
-        return await self._ask("expert", (str, NoneType), "text or None")
+        return cast("str | None", await self._ask("expert", (str, NoneType), "text or None"))
 
     async def choices(self) -> Sequence[str]:
         def read(given: Any) -> list[str]:
@@ -92,17 +91,17 @@ class Isolated:
         return await self._call("choices", lambda: self._made.choices(), read)
 
     async def action_in(self, reply: Message | str) -> str | None:
-        return await self._ask("action_in", (str, NoneType), "text or None", Reply.of(reply))
+        return cast("str | None", await self._ask("action_in", (str, NoneType), "text or None", Reply.of(reply)))
 
     async def accepts(self, reply: Message | str) -> bool:
-        return await self._ask("accepts", (bool,), "True or False", Reply.of(reply))
+        return cast("bool", await self._ask("accepts", (bool,), "True or False", Reply.of(reply)))
 
     async def say(self, action: str) -> str:
-        return await self._ask("say", (str,), "text", action)
+        return cast("str", await self._ask("say", (str,), "text", action))
 
     async def release(self) -> None:
         """Calls the environment's `close`. Raises EnvironmentFailedError if that fails."""
-        await self._call("close", lambda: self._made.close(), timeout_s=min(CLOSE_TIMEOUT_S, self.step_timeout_s))
+        await self._call("close", lambda: self._made.close(), _ignore, min(CLOSE_TIMEOUT_S, self.step_timeout_s))
 
     async def close(self, *, strict: bool = False) -> None:
         """Closes the environment and its thread. A failure is only logged, unless `strict`: the episode is complete."""
@@ -148,9 +147,13 @@ class Isolated:
         return await self._call(method, lambda: getattr(self._made, method)(*given), read)
 
     def _call(
-        self, what: str, act: Callable[[], Any], read: Read | None = None, timeout_s: float | None = None
-    ) -> Coroutine[Any, Any, Any]:
+        self, what: str, act: Callable[[], Any], read: Callable[[Any], T], timeout_s: float | None = None
+    ) -> Coroutine[Any, Any, T]:
         return _bounded(self._thread, what, act, read, timeout_s or self.step_timeout_s)
+
+
+def _ignore(_: Any) -> None:
+    """For methods whose result nobody reads."""
 
 
 async def shut_down(environment_class: type[Environment]) -> None:
@@ -158,7 +161,7 @@ async def shut_down(environment_class: type[Environment]) -> None:
     thread: LoopThread | None = None
     try:
         thread = None if environment_class.shares_loop else take_thread()
-        await _bounded(thread, "shutdown", environment_class.shutdown, None, CLOSE_TIMEOUT_S)
+        await _bounded(thread, "shutdown", environment_class.shutdown, _ignore, CLOSE_TIMEOUT_S)
     except Exception as error:
         log.warning("%s: %s", environment_class.name or environment_class.__name__, error)
     finally:
@@ -167,14 +170,14 @@ async def shut_down(environment_class: type[Environment]) -> None:
 
 
 async def _bounded(
-    thread: LoopThread | None, what: str, act: Callable[[], Any], read: Read | None, timeout_s: float
-) -> Any:
+    thread: LoopThread | None, what: str, act: Callable[[], Any], read: Callable[[Any], T], timeout_s: float
+) -> T:
     """What `read` makes of the result of `act`, a plain function or `async def`, run in its thread if it has one.
 
     Any failure, or a time-out, is the environment's.
     """
 
-    async def work() -> Any:
+    async def work() -> T:
         running = event_loop.current_task()
         try:
             result = act()
@@ -183,7 +186,7 @@ async def _bounded(
             if isinstance(result, CoroutineType):
                 result.close()
                 raise EnvironmentFailedError(f"{what} returned a coroutine; an await is missing in it")
-            return result if read is None else read(result)
+            return read(result)
         except BoughError:
             raise
         except BaseException as error:

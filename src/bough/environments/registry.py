@@ -260,19 +260,22 @@ def _succeeds(command: list[str]) -> bool:
     return done.returncode == 0
 
 
-# A user's own agent: a function that plays a task by itself, against an OpenAI-compatible address.
-#     def play(task, base_url): ...                  # or async def; by name: task, base_url, client, model, seed
-# return reward                              # a number, True or False, a mapping, or None where it is not known
-#     def tasks(split, seed): ...                    # in the same module, or as play.tasks; or --task-file
-# There is no environment: the function holds the conversation, calls its tools and judges the result. It takes the
-# place of an environment, so that everything that plays tasks plays these too.
-
 # What an agent function may ask for, by the names of its parameters.
 PARAMETERS = ("task", "base_url", "client", "model", "seed")
 
 
 class OwnAgent(Environment):
-    """The tasks of an agent function. `endpoint` is what serves it while tasks are played (`bough.rollouts`)."""
+    """The tasks of a user's own agent: a function that plays a task by itself, against an OpenAI-compatible address.
+
+        def play(task, base_url):       # or async def; by name: task, base_url, client, model, seed
+            return reward               # a number, True or False, a mapping, or None where it is not known
+
+        def tasks(split, seed): ...     # in the same module, or as play.tasks; or --task-file
+
+    The function holds the conversation, calls its tools and judges the result. It takes the place of an
+    environment, so that everything that plays tasks plays these too. `endpoint` is what serves it meanwhile
+    (`bough.rollouts`).
+    """
 
     shares_loop = True
     function: ClassVar[Callable[..., Any]]

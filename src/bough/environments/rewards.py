@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from bough.environments.base import Rule
 
 
-# The least and the most that a reward can be, declared where it is defined.
-#     @bounded(0.0, 1.0)     def brevity(trajectory: Trajectory) -> float: ...
-# A value outside its bounds is a mistake in the reward or an exploit of it. Neither should be trained on, so the run
-# stops. A value that what the agent wrote keeps from being computed (AgentFaultError) is the worst one within them.
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 Bounds = tuple[float, float]
 
@@ -37,7 +32,11 @@ class AgentFaultError(BoughError):
 
 
 def bounded(low: float, high: float) -> Callable[[Function], Function]:
-    """Declares the range of a reward function."""
+    """Declares the least and the most that a reward function can be.
+
+    A value outside is a mistake in the reward or an exploit of it: the run stops. A value that what the agent
+    wrote keeps from being computed (AgentFaultError) is the worst one within.
+    """
 
     def declare(function: Function) -> Function:
         function.reward_range = (low, high)  # type: ignore[attr-defined]
@@ -180,13 +179,12 @@ def num_written_tokens(trajectory: Trajectory) -> int | None:
     return counted if isinstance(counted, int) and not isinstance(counted, bool) and counted > 0 else None
 
 
-# A reward that is made once, with its settings, and called for each trajectory or group: a judge with its connection.
-# Its settings are the keyword-only arguments of its constructor. The constructor raises InputError for settings that
-# cannot work, before anything is scored.
-
-
 class StatefulReward:
-    """Called as a reward function is. `timeout_s` bounds one call by itself; a longer one is a value that is absent."""
+    """A reward that is made once and called as a reward function is: a judge with its connection.
+
+    Its settings are the keyword-only arguments of its constructor, which raises InputError for those that cannot
+    work. `timeout_s` bounds one call by itself; a longer one is a value that is absent.
+    """
 
     timeout_s: float
 
@@ -197,15 +195,6 @@ class StatefulReward:
     def __call__(self, scored: Any) -> Any:
         raise NotImplementedError
 
-
-# Rewards from a judge: an OpenAI-compatible model that reads an episode and a rubric.
-# judge            a score for each trajectory, from 0 to 1 judge_ranking    the attempts at one task from best (1) to
-# worst (0)
-# The episode is untrusted: it was written by the model that is trained. It reaches the judge as JSON inside markers
-# that it cannot know, and the judge must answer with one JSON object. If it does not, it is asked about the same
-# episode without the agent's words. If it answers that, the agent talked it out of an answer, and the attempt gets
-# the worst score; if it does not, the attempt has none. A judge can still be talked into a wrong score by what it
-# reads; no format prevents that.
 
 T = TypeVar("T")
 KEY = "OPENAI_API_KEY"
@@ -222,7 +211,14 @@ RANKING = f'{ANSWER}"ranking": the names of all episodes, best first, such as ["
 
 
 class _Judge(StatefulReward):
-    """What both kinds share: the rubric and the connection."""
+    """An OpenAI-compatible model that reads an episode and a rubric.
+
+    The episode is untrusted: it was written by the model that is trained. It reaches the judge as JSON inside
+    markers that it cannot know, and the judge must answer with one JSON object. If it does not, it is asked about
+    the same episode without the agent's words. If it answers that, the agent talked it out of an answer, and the
+    attempt gets the worst score; if it does not, the attempt has none. A judge can still be talked into a wrong
+    score by what it reads; no format prevents that.
+    """
 
     def __init__(
         self,
@@ -392,7 +388,7 @@ class JudgeClient:
     """Asks one model at `base_url`. `key_variable` names the environment variable with the key, if it needs one."""
 
     def __init__(self, base_url: str, model: str, key_variable: str, *, timeout_s: float, retries: int) -> None:
-        from bough.engines.openai import Server, ServerLimits
+        from bough.engines.http import Server, ServerLimits
 
         limits = ServerLimits(retries=retries, longest_wait_s=timeout_s, timeout_s=timeout_s)
         self.model, self.timeout_s, self.retries = model, timeout_s, retries

@@ -339,10 +339,7 @@ def _per_attempt(result: Any, count: int) -> Sequence[Any]:
         returned = f"it returned {short_repr(result)} for {count} attempts"
         wrong = f"{returned}; a reward of a group returns one value per attempt"
         return [TypeError(wrong)] * count
-    try:
-        return [result[place] for place in range(count)]
-    except Exception as error:  # a sequence of the author's own
-        return [RewardError(describe_failure("it returned a sequence that", error))] * count
+    return result
 
 
 def _problem(value: Any) -> str | None:

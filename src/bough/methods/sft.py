@@ -86,7 +86,7 @@ class SFT:
     ) -> Loss:
         import torch
 
-        from bough.trees.recurrent import to_device
+        from bough.trees.build import to_device
 
         logprobs_N = torch.cat([found[0] for found in logprobs])
         # Made here and copied once: on a GPU, a kernel for each part would take longer.

@@ -297,8 +297,6 @@ def _listed(ways: Iterable[str]) -> str:
     return f"{', '.join(most)} or {last}" if most else last
 
 
-# The metrics of a batch that was played.
-
 # Calls whose distance from sampler and start policy is measured in each batch.
 CALLS_MEASURED = 8
 

@@ -133,9 +133,6 @@ def _collides(config: OnlineConfig, policy: Policy) -> bool:
     return bool(found)
 
 
-# The policy as an agent at each temperature that attempts are sampled at.
-
-
 class TemperatureAgents:
     """Says who plays an attempt: the model at the attempt's temperature."""
 

@@ -278,17 +278,9 @@ def with_learners(config: C, train: Callable[[C], Trained]) -> Trained:
 # of it, its metrics and its errors from the first. With one process all of this is `OnlineSource`. Where the weights
 # are sharded, the first process has a whole copy to sample with; all of them take part in renewing it.
 
-
-@dataclass(frozen=True)
-class _Step:
-    """What the first process says of a step to one process: its batch, and what the batch has changed.
-
-    `levels` are the source's, and `seen` are the numbers that `see` was called with, if it was.
-    """
-
-    batch: Batch | None
-    levels: list[int]
-    seen: dict[str, Any] | None
+# What the first process says of a step to one process: its batch, the source's levels, and the numbers that `see` was
+# called with, if it was.
+Told = tuple[Batch | None, list[int], dict[str, Any] | None]
 
 
 class SharedSource:
@@ -351,11 +343,10 @@ class SharedSource:
             self._number = step // self._updates
             if self._policy.sharded:
                 self._renew()
-        found = self._processes.first_deals(lambda: self._played(step))
-        self.levels = found.levels
-        if self._source is None and self._see is not None and found.seen is not None:
-            self._see(found.seen)
-        return found.batch
+        batch, self.levels, seen = self._processes.first_deals(lambda: self._played(step))
+        if self._source is None and self._see is not None and seen is not None:
+            self._see(seen)
+        return batch
 
     def ledgers(self, last_step: int) -> list[dict[str, Any]]:
         """The ledgers after the last step, as JSON; those on file where a resumed run had nothing left to play."""
@@ -373,18 +364,16 @@ class SharedSource:
 
         return self._processes.first_does(read)
 
-    def _played(self, step: int) -> list[_Step]:
+    def _played(self, step: int) -> list[Told]:
         """In the first process: what each of them is told of a step."""
         assert self._source is not None
         self._seen = None
         batch, count = self._source.batch(step), self._processes.count
-        levels = self._source.levels
-        if batch is None or count == 1:
-            return [_Step(batch, levels, self._seen)] * count
-        dealt = shares(cast("Sequence[GroupExample]", batch.examples), count)
-        first = _Step(replace(batch, own=dealt[0]), levels, self._seen)
-        others = [_Step(Batch(own, batch.epoch, batch.values, own), levels, self._seen) for own in dealt[1:]]
-        return [first, *others]
+        batches = [batch] * count
+        if batch is not None and count > 1:
+            first, *others = shares(cast("Sequence[GroupExample]", batch.examples), count)
+            batches = [replace(batch, own=first), *(Batch(own, batch.epoch, batch.values, own) for own in others)]
+        return [(one, self._source.levels, self._seen) for one in batches]
 
     def _note(self, values: dict[str, Any]) -> dict[str, float]:
         """The first process's `see`."""

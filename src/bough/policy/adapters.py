@@ -24,6 +24,7 @@ from bough.policy.load import base_and_adapter, load_outline
 
 ACTOR = "actor"
 REFERENCE = "reference"
+CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 Targets = str | tuple[str, ...]
 
 
@@ -86,33 +87,41 @@ def _whole(load: Callable[..., Any]) -> Callable[..., Any]:
 
 def _base_of(folder: Path) -> str:
     """The model that an adapter's folder names, as the end of a sentence."""
-    try:
-        base = read_json(Path(folder) / "adapter_config.json").get("base_model_name_or_path")
-    except (OSError, ValueError, AttributeError):
-        return ""
+    base = _read_config(folder).get("base_model_name_or_path")
     return f" but of {base}" if isinstance(base, str) and base else ""
 
 
-def check_rank(folder: Path) -> None:
-    """InputError where `folder` has no adapter, or one whose configuration asks for larger matrices than it has."""
-    about, file = folder / "adapter_config.json", folder / "adapter_model.safetensors"
-    if not about.is_file():
-        raise InputError(f"{folder} contains no adapter: adapter_config.json is missing")
+def _read_config(folder: Path) -> dict[str, Any]:
+    try:
+        config = read_json(folder / CONFIG)
+    except FileNotFoundError:
+        raise InputError(f"{folder} contains no adapter: {CONFIG} is missing") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder}: {CONFIG} cannot be read as JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise InputError(f"{folder}: {CONFIG} does not hold a JSON object")
+    return config
+
+
+def check_rank(folder: Path) -> dict[str, Any]:
+    """The configuration of the adapter in `folder`. InputError where it asks for larger matrices than the file has."""
+    config, file = _read_config(folder), folder / TENSORS
     if file.exists() and not file.is_file():
         raise InputError(f"{file} is not a regular file")
     try:
-        config, shapes = read_json(about), file_shapes(file)
+        shapes = file_shapes(file)
     except (OSError, ValueError, SafetensorError):
-        return  # peft says what is wrong with it
+        return config  # peft says what is wrong with it
     downs = {name: shape for name, shape in shapes.items() if ".lora_A" in name or ".lora_embedding_A" in name}
-    if not downs or not isinstance(config, dict):
-        return
+    if not downs:
+        return config
     name, largest = max(downs.items(), key=lambda one: one[1][:1])
     patterns = config.get("rank_pattern")
     ranks = {"r": config.get("r"), **(patterns if isinstance(patterns, dict) else {})}
     for setting, rank in ranks.items():
         if isinstance(rank, int) and rank > largest[0]:
-            raise InputError(f"{about}: {setting} is {rank}, but {name} in {file.name} is {list(largest)}")
+            raise InputError(f"{folder / CONFIG}: {setting} is {rank}, but {name} in {file.name} is {list(largest)}")
+    return config
 
 
 @_whole
@@ -189,14 +198,9 @@ def reference(model: Any, layers: Sequence[Any]) -> Iterator[None]:
 
 
 # A LoRA adapter's matrices by themselves, without a model: what an engine needs to sample with it.
-# AdapterWeights.read("runs/red/adapter")     # a folder, as peft and Bough save adapters
-# AdapterWeights.of(policy.model)             # a copy of what a policy has in memory
-# AdapterWeights.of_each(policy.model, names) # copies of several adapters, by their names
-# AdapterWeights.of_tensors(tensors, config)  # tensors with peft's names, and the adapter's configuration
 
 # As peft saves a tensor, and as a model in memory names it (then with the adapter's name).
 TENSOR = re.compile(r"(?:base_model\.model\.)?(?P<layer>.+)\.lora_(?P<side>[AB])(?:\.[^.]+)?\.weight")
-CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 VARIANTS = ("use_dora", "use_qalora", "alora_invocation_tokens", "layer_replication")
 
 
@@ -216,14 +220,12 @@ class AdapterWeights:
     @classmethod
     def read(cls, folder: str | Path) -> Self:
         """The adapter in a folder."""
-        from safetensors.torch import load_file
-
         folder = Path(folder)
-        for file in (CONFIG, TENSORS):
-            if not (folder / file).is_file():
-                raise InputError(f"{folder} contains no adapter: {file} is missing")
+        config = _read_config(folder)
+        if not (folder / TENSORS).is_file():
+            raise InputError(f"{folder} contains no adapter: {TENSORS} is missing")
         try:
-            config, tensors = read_json(folder / CONFIG), load_file(folder / TENSORS)
+            tensors = load_file(folder / TENSORS)
         except Exception as error:  # safetensors has errors of its own
             raise InputError(f"{folder}: the adapter cannot be loaded: {str(error).partition(chr(10))[0]}") from error
         try:
@@ -253,8 +255,6 @@ class AdapterWeights:
     @classmethod
     def of_tensors(cls, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Self:
         """An adapter from named tensors and the configuration that peft saves with them."""
-        if not isinstance(config, Mapping):
-            raise InputError("the adapter's configuration is not a JSON object")
         if str(config.get("peft_type")).rpartition(".")[2] != "LORA":
             raise InputError(f"an adapter of type {config.get('peft_type')}; adapters by name are LoRA adapters")
         if odd := [variant for variant in VARIANTS if config.get(variant)]:
@@ -396,25 +396,12 @@ UNSUPPORTED = (
 
 def read_shape(folder: Path) -> Lora:
     """The shape of the LoRA adapter in `folder`."""
-    config = _read_config(folder)
-    check_rank(folder)
+    config = check_rank(folder)
     if config.get("peft_type") != "LORA":
         raise InputError(f"{folder} is a {config.get('peft_type')} adapter; Bough trains LoRA adapters")
     targets = config["target_modules"]
     names = targets if isinstance(targets, str) else tuple(sorted(targets))
     return Lora(config["r"], config["lora_alpha"], config["lora_dropout"], names, bool(config.get("target_parameters")))
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    try:
-        config = read_json(folder / "adapter_config.json")
-    except FileNotFoundError:
-        raise InputError(f"{folder} contains no adapter: adapter_config.json is missing") from None
-    except ValueError as error:
-        raise InputError(f"{folder}/adapter_config.json is not JSON: {error}") from None
-    if not isinstance(config, dict):
-        raise InputError(f"{folder}/adapter_config.json does not hold a JSON object")
-    return config
 
 
 def larger(old: Lora, wanted: Lora) -> Lora:
@@ -430,7 +417,7 @@ def grow(model: Any, folder: Path, wanted: Lora) -> Any:
     if odd:
         raise InputError(f"{folder}: an adapter with {', '.join(odd)} cannot be grown; merge it into the model first")
     old = read_shape(folder)
-    tensors = load_file(folder / "adapter_model.safetensors")
+    tensors = load_file(folder / TENSORS)
     shape = larger(old, wanted)
     grown = add_actor(model, shape)
     parameters = dict(grown.named_parameters())
@@ -522,8 +509,6 @@ def _settings(shape: Lora) -> dict[str, Any]:
         "experts": shape.experts,
     }
 
-
-# A digest of weights, computed where they are.
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of a weight
 BLOCK = 1024  # weights that are added up together

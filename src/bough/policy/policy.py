@@ -30,7 +30,7 @@ from bough.policy.processes import gather, is_sharded, most, shard
 from bough.policy.recorded import RecordedReads, padded, uses_dropout
 from bough.policy.routing import Routers, Routing, routing
 from bough.trees.attend import block_mask, dense_mask, flex_tree_attention, sdpa_tree_attention
-from bough.trees.build import CallTokens, TokenTree
+from bough.trees.build import CallTokens, TokenTree, to_device
 from bough.trees.mixers import (
     STATEFUL,
     Sight,
@@ -41,7 +41,7 @@ from bough.trees.mixers import (
     let_mixers_branch,
 )
 from bough.trees.pack import PlainRow, TreeRow, plain_row, plain_rows, tree_rows
-from bough.trees.recurrent import Branching, to_device
+from bough.trees.recurrent import Branching
 from bough.types import Call
 
 log = logging.getLogger(__name__)
@@ -95,9 +95,8 @@ class Policy(nn.Module):
                 layer.cast_input_dtype_enabled = False
         # A hook that stores what it hears does not go into compiled code.
         self.routers = None if compile else Routers.of(self.decoder)
-        self.layers = Layers(self.row_reader, self.routers)
         if compile:
-            self.layers.compile()
+            self.row_reader.compile()
 
     def _probe(self) -> None:
         """Takes the paths that agree with the model's own forward pass; InputError if none does."""
@@ -187,7 +186,7 @@ class Policy(nn.Module):
 
     def shard(self, device: torch.device) -> None:
         """From now on each process keeps a piece of every weight; they must make the same passes together."""
-        shard(self, self.layers, device)
+        shard(self, self.row_reader.layers, device)
         self.sharded = True
 
     def weights(self) -> dict[str, Tensor]:
@@ -259,10 +258,10 @@ class Policy(nn.Module):
             return self._computed(row)
         except torch._dynamo.exc.TorchDynamoException as error:
             # Sharded, the other processes wait in the middle of the row.
-            if not self.layers.compiled or self.sharded:
+            if not self.row_reader.compiled or self.sharded:
                 raise
             failure = first_line(error)
-        self.layers.uncompile(failure)
+        self.row_reader.uncompile(failure)
         return self._computed(row)
 
     def _computed(self, row: TreeRow | PlainRow) -> Answers:
@@ -313,21 +312,31 @@ class Policy(nn.Module):
 
 # How the rows of training are read: the attention function, masks, padding and CUDA graphs of each kind of row.
 
+RECOMPILE_LIMIT = 64
+
 
 class RowReader:
     """Reads rows with the decoder of `base`, a transformers model. Called with a row, it gives hidden states.
 
     `obstacle` says why the model cannot read trees, None if it can. Rows are read under `autocast`,
     which the caller switches on. `device` is where the model will compute, if its weights are elsewhere still.
+
+    Compiled, a layer's small operations become a few kernels. Recorded, whole rows are played back as CUDA
+    graphs. Recomputed (gradient checkpointing), the backward pass computes activations again instead of
+    keeping them.
     """
 
+    compiled = False
     recorded: RecordedReads | None = None  # plays trees back as CUDA graphs, after `record`
     who: Literal["policy", "reference"] = "policy"  # whose adapter is switched on: recordings differ
 
     def __init__(
         self, base: Any, attention: Attention, *, autocast: torch.dtype | None, device: torch.device | None
     ) -> None:
+        from transformers.modeling_layers import GradientCheckpointingLayer
+
         self.base, self.autocast = base, autocast
+        self.layers = [one for one in self.decoder.modules() if isinstance(one, GradientCheckpointingLayer)]
         self.plain_attention, self.tree_attention = attentions(base, attention, device or self.device)
         self.obstacle = branching_obstacle(self.decoder)
         self._sights = {} if self.obstacle else layer_sights(self.decoder)
@@ -371,8 +380,43 @@ class RowReader:
         if self.decoder.config._attn_implementation != attention:
             self.decoder.set_attn_implementation(attention)
 
+    def compile(self) -> None:
+        """From now on all layers of a kind share one compiled form, for rows of any length."""
+        # With and without a gradient, with and without the adapter, for each kind of attention: more forms than
+        # torch makes by itself, and a form too many would be computed without its kernels.
+        torch._dynamo.config.recompile_limit = max(RECOMPILE_LIMIT, torch._dynamo.config.recompile_limit)
+        for layer in self.layers:
+            layer.compile(dynamic=True)
+        self.compiled = True
+
+    def uncompile(self, failure: str) -> None:
+        """From now on layers are computed as they are, because of this failure."""
+        log.warning("The layers cannot be compiled (%s): the run goes on without --compile.", failure)
+        for layer in self.layers:
+            layer._compiled_call_impl = None
+        if self.recorded:
+            self.recorded.drop()
+        self.compiled = False
+
+    @property
+    def recomputed(self) -> bool:
+        """Whether the backward pass computes activations again."""
+        return bool(self.base.is_gradient_checkpointing)
+
+    @property
+    def can_recompute(self) -> bool:
+        """Whether activations are kept for the backward pass, and could be computed again instead."""
+        return self.base.supports_gradient_checkpointing and bool(self.layers) and not self.recomputed
+
+    def recompute(self) -> None:
+        """From now on the backward pass computes activations again (gradient checkpointing), without CUDA graphs."""
+        self.base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self.recorded = None
+
     def record(self) -> None:
-        """From now on trees are read by CUDA graphs."""
+        """From now on trees are read by CUDA graphs; InputError where they cannot be."""
+        if found := self.not_recordable():
+            raise InputError(f"--cuda-graphs cannot record this model: {', '.join(found)}")
 
         def read(token_L: Tensor, position_L: Tensor, end_L: Tensor) -> Tensor:
             # Weights are cast inside the graph: a cast from before it would keep the weights of that step.
@@ -381,6 +425,19 @@ class RowReader:
                 return self._read_nodes(token_L, position_L, end_L)
 
         self.recorded = RecordedReads(read, self.decoder.parameters())
+
+    def not_recordable(self) -> list[str]:
+        """Why rows cannot be read by CUDA graphs; nothing if they can."""
+        hindrances = {
+            "it does not use FlexAttention": not self.flex or bool(self.obstacle),
+            "its layers carry state": self.carries_state,
+            "it is sharded (--shard)": is_sharded(self.layers),
+            "it routes tokens to experts": not self.compiled and Routers.of(self.decoder) is not None,
+            "it recomputes activations (--gradient-checkpointing)": self.recomputed,
+            "its weights are quantized (--qlora)": getattr(self.base, "is_quantized", False),
+            "it has dropout (--lora-dropout, or the model's own)": uses_dropout(self.base),
+        }
+        return [reason for reason, holds in hindrances.items() if holds]
 
     @property
     def has_recordings(self) -> bool:
@@ -453,9 +510,6 @@ class RowReader:
         return hidden_BLD
 
 
-# What a policy says to the calls of a row.
-
-
 class Answers(NamedTuple):
     """What the policy says to the calls of a row, a tensor for each call.
 
@@ -481,86 +535,6 @@ class Answers(NamedTuple):
         logprobs, entropies, greedy = ([value.detach() for value in values] for values in self[:3])
         divergences = [value.detach() for value in self.divergences]
         return Answers(logprobs, entropies, greedy, self.routing and self.routing.detach(), divergences)
-
-
-# The layers of a policy's decoder, and how they are computed.
-# Compiled, a layer's small operations become a few kernels. Recorded, whole rows are played back as CUDA graphs.
-# Recomputed (gradient checkpointing), the backward pass computes activations again instead of keeping them.
-
-RECOMPILE_LIMIT = 64
-
-
-class Layers:
-    """The decoder layers that `row_reader` reads rows with; `routers` if they route tokens to experts."""
-
-    compiled = False
-
-    def __init__(self, row_reader: RowReader, routers: Routers | None) -> None:
-        from transformers.modeling_layers import GradientCheckpointingLayer
-
-        self.row_reader, self.routers = row_reader, routers
-        decoder: nn.Module = row_reader.decoder
-        self._modules = [module for module in decoder.modules() if isinstance(module, GradientCheckpointingLayer)]
-
-    def __iter__(self) -> Iterator[nn.Module]:
-        return iter(self._modules)
-
-    @property
-    def base(self) -> Any:
-        """The transformers model that the layers are in, with its adapters' layers in place."""
-        return self.row_reader.base
-
-    def compile(self) -> None:
-        """From now on all layers of a kind share one compiled form, for rows of any length."""
-        # With and without a gradient, with and without the adapter, for each kind of attention: more forms than
-        # torch makes by itself, and a form too many would be computed without its kernels.
-        torch._dynamo.config.recompile_limit = max(RECOMPILE_LIMIT, torch._dynamo.config.recompile_limit)
-        for layer in self:
-            layer.compile(dynamic=True)
-        self.compiled = True
-
-    def uncompile(self, failure: str) -> None:
-        """From now on layers are computed as they are, because of this failure."""
-        log.warning("The layers cannot be compiled (%s): the run goes on without --compile.", failure)
-        for layer in self:
-            layer._compiled_call_impl = None
-        if self.row_reader.recorded:
-            self.row_reader.recorded.drop()
-        self.compiled = False
-
-    @property
-    def recomputed(self) -> bool:
-        """Whether the backward pass computes activations again."""
-        return bool(self.base.is_gradient_checkpointing)
-
-    @property
-    def can_recompute(self) -> bool:
-        """Whether activations are kept for the backward pass, and could be computed again instead."""
-        return self.base.supports_gradient_checkpointing and bool(self._modules) and not self.recomputed
-
-    def recompute(self) -> None:
-        """From now on the backward pass computes activations again (gradient checkpointing), without CUDA graphs."""
-        self.base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        self.row_reader.recorded = None
-
-    def record(self) -> None:
-        """From now on rows are read by CUDA graphs; InputError where they cannot be."""
-        if found := self.not_recordable():
-            raise InputError(f"--cuda-graphs cannot record this model: {', '.join(found)}")
-        self.row_reader.record()
-
-    def not_recordable(self) -> list[str]:
-        """Why rows cannot be read by CUDA graphs; nothing if they can."""
-        hindrances = {
-            "it does not use FlexAttention": not self.row_reader.flex or bool(self.row_reader.obstacle),
-            "its layers carry state": self.row_reader.carries_state,
-            "it is sharded (--shard)": is_sharded(self),
-            "it routes tokens to experts": self.routers is not None,
-            "it recomputes activations (--gradient-checkpointing)": self.recomputed,
-            "its weights are quantized (--qlora)": getattr(self.base, "is_quantized", False),
-            "it has dropout (--lora-dropout, or the model's own)": uses_dropout(self.base),
-        }
-        return [reason for reason, holds in hindrances.items() if holds]
 
 
 # Which attention functions a model is computed with: one for plain rows, one for trees.

@@ -343,8 +343,6 @@ def packed_error(error: BaseException) -> bytes:
     return pickle.dumps((None, same))
 
 
-# Memory of the host that is freed goes back to the system.
-
 # glibc's number for the size from which a block is mapped by itself, and unmapped as soon as it is freed.
 M_MMAP_THRESHOLD = -3
 MAPPED_BYTES = 1 << 20
@@ -360,9 +358,6 @@ def return_freed_memory() -> bool:
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and bool(mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES))
-
-
-# How much of a GPU's memory this process may still take: the only place that asks the GPU.
 
 
 def unused_bytes(device: torch.device, processes: int = 1) -> int:

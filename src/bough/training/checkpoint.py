@@ -276,15 +276,13 @@ def snapshot(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-# Where a run is: the part of its state that a checkpoint keeps as numbers.
-
 Count = Annotated[StrictInt, Field(ge=0)]
 Amount = Annotated[FiniteFloat, Field(ge=0)]
 
 
 @dataclass
 class Counters:
-    """Counts since the start of the run."""
+    """Where a run is: counts since its start, which a checkpoint keeps as numbers."""
 
     step: Count = 0
     tokens_trained: Count = 0

@@ -66,7 +66,7 @@ class Trainer:
         known = reference or self.reference
         self.gradients = BatchGradients(policy, method, known, self.processes, share=config.machine.share)
         if config.machine.cuda_graphs:
-            policy.layers.record()
+            policy.row_reader.record()
         self.updater = Updater(policy, config)
         self.optimizer, self.scaler = self.updater.optimizer, self.updater.scaler
         self.writer = CheckpointWriter()
@@ -129,7 +129,7 @@ class Trainer:
             self.counters.token_budget = self.counters.budget = self.config.machine.tokens_per_pass
             self.counters.gradient_checkpointing = False
         if self.counters.gradient_checkpointing:
-            self.policy.layers.recompute()
+            self.policy.row_reader.recompute()
         try:
             self.scaler.load_state_dict(self.counters.loss_scale or self.scaler.state_dict())
         except KeyError as error:

@@ -58,13 +58,11 @@ def learning_rate(step: int, num_steps: int, *, peak: float, warmup_ratio: float
     return peak * (1 - done) if decay == "linear" else peak
 
 
-# An optimizer's state as a checkpoint keeps it: tensors by name, and numbers as JSON.
-
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class OptimizerState(NamedTuple):
-    """An optimizer's state as named tensors and as JSON."""
+    """An optimizer's state as a checkpoint keeps it: tensors by name, and numbers as JSON."""
 
     tensors: dict[str, Tensor]
     numbers: dict[str, Any]

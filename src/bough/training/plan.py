@@ -145,8 +145,6 @@ def _in_clusters(chosen: list[int], clusters: Sequence[Hashable], rng: random.Ra
     return [i for group in groups for i in group]
 
 
-# Where the examples of a step come from, and examples from data in the order of a plan.
-
 # Records that an error about a batch names.
 PLACES_NAMED = 3
 
@@ -484,7 +482,7 @@ def _why_not_recorded(config: TrainingConfig, model: Any, shape: Shape, free_byt
 
 
 def not_recorded(config: TrainingConfig) -> list[str]:
-    """Settings that rule out CUDA graphs; what of a model does, `Layers.not_recordable` knows."""
+    """Settings that rule out CUDA graphs; what of a model does, `RowReader.not_recordable` knows."""
     given = {
         "--gradient-checkpointing": config.machine.gradient_checkpointing,
         "--qlora": config.lora.qlora,

@@ -123,11 +123,11 @@ class PopulationTrainer:
                 log.warning("Out of GPU memory: trying the %s again with token_budget %d.", what, self.budget)
             else:
                 log.warning("Out of GPU memory: trying the update again with gradient checkpointing, which is slower.")
-                policy.layers.recompute()
+                policy.row_reader.recompute()
             torch.cuda.empty_cache()
 
     def _out_of_memory(self, what: str, longest_call: int) -> BoughError:
-        recomputes = self.population.policy.layers.recomputed
+        recomputes = self.population.policy.row_reader.recomputed
         even = " even with gradient checkpointing" if recomputes else ""
         remedies = ["fewer members"] if recomputes else ["gradient checkpointing", "fewer members"]
         return BoughError(

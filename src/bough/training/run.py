@@ -171,7 +171,7 @@ class Run(Generic[C]):
         """Leaves recordings out where the run chose them itself and this model cannot be recorded after all."""
         if not self.config.machine.cuda_graphs or "cuda_graphs" not in self.left_open:
             return
-        if reasons := policy.layers.not_recordable():
+        if reasons := policy.row_reader.not_recordable():
             log.warning("cuda_graphs: off (this model cannot be recorded: %s).", ", ".join(reasons))
             self._set_machine(cuda_graphs=False)
             if self.processes.first:

@@ -304,8 +304,6 @@ class Packer:
         return PackedBatch(batch.examples, batch.epoch, batch.values, batch.own, laid_out, budget)
 
 
-# Losses and gradients of whole batches: over all processes, within the memory of the device.
-
 log = logging.getLogger(__name__)
 
 
@@ -397,21 +395,21 @@ class BatchGradients:
                 if remedy is None:
                     raise self._out_of_memory(what, laid_out, counters) from error
             except torch._dynamo.exc.TorchDynamoException as error:  # of a backward pass
-                if not self.policy.layers.compiled:
+                if not self.policy.row_reader.compiled:
                     raise
                 remedy, failure = None, first_line(error)
             # Outside the handler: its exception keeps the tensors of the failed pass in memory.
             if forget:
                 forget()
             if remedy is None:
-                self.policy.layers.uncompile(failure)
+                self.policy.row_reader.uncompile(failure)
             elif remedy == "recordings":
                 self.policy.row_reader.give_way()
             elif remedy == "half the budget":
                 laid_out, halved = self._halved(what, laid_out, counters), True
             else:
                 log.warning("Out of GPU memory: trying %s again with gradient checkpointing, which is slower.", what)
-                self.policy.layers.recompute()
+                self.policy.row_reader.recompute()
                 counters.gradient_checkpointing = True
             self.policy.row_reader.free_memory()
 
@@ -429,7 +427,7 @@ class BatchGradients:
         )
 
     def _out_of_memory(self, what: str, laid_out: Step, counters: Counters) -> BoughError:
-        longest, recomputes = laid_out.longest_call, self.policy.layers.recomputed
+        longest, recomputes = laid_out.longest_call, self.policy.row_reader.recomputed
         even = " even with gradient checkpointing" if recomputes else ""
         remedies = [] if recomputes else ["--gradient-checkpointing"]
         if longest >= counters.budget:  # a smaller budget would change nothing
@@ -518,8 +516,6 @@ class Updater:
         return self.scaler.get_scale() >= scale
 
 
-# What to do where GPU memory runs out: in which order a step is computed again in less of it.
-
 # Give up recordings, halve the token budget, or compute activations again instead of keeping them.
 Remedy = Literal["recordings", "half the budget", "recomputing"]
 
@@ -539,6 +535,6 @@ def next_remedy(policy: Policy, budget: int, longest_call: int, *, halved: bool,
     several = longest_call < budget
     if several and not halved:
         return "half the budget"
-    if backward and policy.layers.can_recompute:
+    if backward and policy.row_reader.can_recompute:
         return "recomputing"
     return "half the budget" if several else None

@@ -11,14 +11,23 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bough.errors import InputError
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
 Ids: TypeAlias = NDArray[np.int64]
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Only from pinned memory is a copy made without waiting for what the GPU still computes."""
+    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
 class CallTokens(Protocol):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,21 +20,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from bough.trees.build import Ids
+from bough.trees.build import Ids, to_device
 
 # In a tree of so few levels one launch for each level is less work than two passes.
 FEW_LEVELS = 3
 
 
-class PaddedStep(Protocol):
-    """Runs a recurrence over S segments, padded to N nodes each.
-
-    Takes inputs [S, N, ...], zero after a segment's end, and the states before the segments,
-    None for states of zero. Gives outputs [S, N, ...] and the states after the segments,
-    which padding must not change.
-    """
-
-    def __call__(self, inputs: Sequence[Tensor], before_S: Tensor | None, /) -> tuple[Tensor, Tensor]: ...
+# Runs a recurrence over S segments, padded to N nodes each. Takes inputs [S, N, ...], zero after a segment's end, and
+# the states before the segments, None for states of zero. Gives outputs [S, N, ...] and the states after the segments,
+# which padding must not change.
+PaddedStep = Callable[[Sequence[Tensor], Tensor | None], tuple[Tensor, Tensor]]
+# The same over segments one after the other: inputs and outputs are [1, M, ...], and the segments' bounds [S + 1] come
+# last, on the device and on the CPU.
+PackedStep = Callable[[Sequence[Tensor], Tensor | None, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -175,11 +173,6 @@ class Branching:
         return to_device(torch.from_numpy(array), self.device)
 
 
-def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Only from pinned memory is a copy made without waiting for what the GPU still computes."""
-    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
-
-
 # Where state branches in a row of trees: the ancestors of a node, and segments by level.
 # A segment is a run of nodes without a fork. Its level is the number of segments above it, so all segments of a level
 # can be computed once the previous level is.
@@ -250,18 +243,6 @@ def odd_windows(parent_L: Ids, size: int) -> tuple[Ids, Ids]:
 # a state of zero) and A (from the identity, with values of zero) of all segments that others continue; small products
 # then carry the states from level to level; and a second launch computes the outputs of all segments at once. Roots
 # start from zero: their first launch is the last.
-
-
-class PackedStep(Protocol):
-    """Runs a recurrence over segments one after the other: inputs [1, M, ...], with the segments' bounds [S + 1].
-
-    Takes the states before the segments, None for states of zero, and gives outputs [1, M, ...]
-    and the states after the segments.
-    """
-
-    def __call__(
-        self, inputs: Sequence[Tensor], before_S: Tensor | None, bounds: Tensor, bounds_on_cpu: Tensor, /
-    ) -> tuple[Tensor, Tensor]: ...
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from tests.policy.families import make
 
 def test_what_was_compiled_for_training_is_left_alone_and_not_used():
     policy = Policy(make("llama"), compile=True).train()
-    layers = list(policy.layers)
+    layers = list(policy.row_reader.layers)
     before = [layer._compiled_call_impl for layer in layers]
     attention = policy.base.config._attn_implementation
     reader = TokenReader(policy)

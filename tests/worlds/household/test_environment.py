@@ -48,28 +48,22 @@ def test_an_episode_starts_with_the_rules_then_the_room_and_the_task():
     assert room.hint is None and start.progress == 0
 
 
-def test_a_command_is_answered_with_the_games_text():
+def test_a_command_is_answered_with_the_games_text_or_counted_as_invalid():
     answer = play("THOUGHT: The mug is of no use.\nACTION: go to shelf 1")[1]
     assert answer.text == "You arrive at shelf 1. On the shelf 1, you see a mug 1."
     assert (answer.action, answer.error, answer.done, answer.reward) == ("go to shelf 1", None, False, None)
+    answer = play("go to the moon")[1]
+    assert (answer.text, answer.error, answer.done) == ("Nothing happens.", "invalid_action", False)
+    assert answer.action == "go to the moon"
+    answer = play("hello: world")[1]
+    assert answer.error == "malformed" and answer.text.startswith("I found no action in that.") and not answer.done
+    assert answer.info["feedback"] == "Nothing happens." and answer.info["command"] == ""
 
 
 def test_winning_ends_the_episode():
     *before, last = play(*WIN)
     assert not any(answer.done for answer in before)
     assert (last.terminated, last.success, last.reward, last.progress, last.stop) == (True, True, 1.0, 1.0, None)
-
-
-def test_what_means_nothing_is_counted_and_the_episode_goes_on():
-    answer = play("go to the moon")[1]
-    assert (answer.text, answer.error, answer.done) == ("Nothing happens.", "invalid_action", False)
-    assert answer.action == "go to the moon"
-
-
-def test_what_is_not_in_the_agreed_form_is_told_and_counted():
-    answer = play("hello: world")[1]
-    assert answer.error == "malformed" and answer.text.startswith("I found no action in that.") and not answer.done
-    assert answer.info["feedback"] == "Nothing happens." and answer.info["command"] == ""
 
 
 @pytest.mark.parametrize("claim", ["task succeeded", "Task succeeded."])
@@ -79,12 +73,9 @@ def test_to_claim_success_too_early_ends_the_episode_as_premature(claim: str):
     assert last.info["feedback"] == "Nothing happens." and last.action == claim
 
 
-def test_a_claim_after_the_win_changes_nothing():
+def test_the_first_end_counts_though_the_game_can_be_played_on():
     last = play(*WIN, "task succeeded")[-1]
     assert (last.terminated, last.success, last.stop, last.reward) == (True, True, None, 1.0)
-
-
-def test_the_first_end_counts_though_the_game_can_be_played_on():
     late = play("task succeeded", *WIN)[-1]
     assert (late.terminated, late.success, late.stop, late.info["won"]) == (True, False, "premature_success", True)
     lost, claimed = play(*WIN, "take apple 1 from shelf 1", "task succeeded")[-2:]
@@ -247,12 +238,9 @@ def test_the_rules_name_the_verb_of_the_edition():
     assert "\nput (object) in/on (receptacle)\n" in rules(wording=Wording(put_command="put {o} in/on {r}"))
 
 
-def test_a_task_without_a_game_is_refused():
+def test_what_cannot_be_played_is_refused():
     with pytest.raises(InputError, match=r'task mine: its data has no "game"'):
         Household(Task(id="mine"))
-
-
-def test_an_unknown_type_is_refused():
     with pytest.raises(InputError, match="choose one of"):
         Household.Options(types=["pick_and_throw"])
 

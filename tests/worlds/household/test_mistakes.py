@@ -81,30 +81,15 @@ def searched(*turns: Turn | str) -> list[int]:
     return at(partial(implausible_location, locations=PLACES), *turns, start=ROOM)
 
 
-def test_searching_where_the_thing_hardly_ever_is_is_implausible():
+def test_a_search_is_implausible_where_the_thing_hardly_ever_is():
     assert searched("go to bathtub 1", "go to fridge 1") == [0]
-
-
-def test_the_place_that_the_task_names_is_not():
     assert searched("go to bin 1") == []
-
-
-def test_the_search_is_over_once_the_thing_was_seen():
     assert searched(turn("go to fridge 1", "In it, you see a apple 2."), "go to bathtub 1") == []
     assert searched(turn("go to fridge 1", "In it, you see a egg 2."), "go to bathtub 1") == [1]
-
-
-def test_when_every_likely_place_was_visited_any_other_will_do():
     assert searched("go to fridge 1", "go to countertop 1", "go to bathtub 1") == []
-
-
-def test_without_a_task_that_names_a_known_thing_nothing_is_implausible():
     assert at(partial(implausible_location, locations=PLACES), "go to bathtub 1") == []
     egg = [Message(role="user", content="a bathtub 1, a fridge 1. Your task is to: find an egg")]
     assert at(partial(implausible_location, locations=PLACES), "go to bathtub 1", start=egg) == []
-
-
-def test_the_environment_knows_where_things_are_ever_found():
     likely = Household.mistake_rules().locations.likely
     assert "fridge" in likely["apple"] and "toilet" not in likely["apple"]
 
@@ -139,16 +124,15 @@ def test_a_place_is_implausible_once_enough_of_its_kind_were_seen_without_the_th
     assert not learnt.implausible("vase", "shelf") and learnt.things == {"apple", "egg", "vase"}
 
 
-def test_a_thing_that_lay_there_once_in_many_times_is_rare_there():
+def test_a_place_is_judged_by_how_often_the_thing_lay_there():
     # 2/41 is below 0.05, 2/40 is not.
     once = shelves(1, "a apple 1", first=100)
     assert not Locations.learn([*once, *shelves(37, "nothing")], rare=0.05).implausible("apple", "shelf")
     assert Locations.learn([*once, *shelves(38, "nothing")], rare=0.05).implausible("apple", "shelf")
-
-
-def test_what_was_never_seen_anywhere_and_places_never_seen_are_not_judged():
     learnt = Locations.learn(shelves(50, "a vase 1"), rare=0.05)
     assert not learnt.implausible("apple", "shelf") and not learnt.implausible("vase", "desk")
+    apple = visit("k", ("examine table 1", "On the table 1, you see a apple 1."))
+    assert not Locations.learn([apple, *[shelves(1, "nothing")[0]] * 100], rare=0.05).implausible("apple", "shelf")
 
 
 def test_what_the_agent_put_there_itself_and_later_looks_do_not_count():
@@ -159,11 +143,6 @@ def test_what_the_agent_put_there_itself_and_later_looks_do_not_count():
         ("go to desk 1", "On the desk 1, you see a pen 1, and a cd 1."),
     ]
     assert Locations.learn([visit("t", *looks)], rare=0.05).things == {"pen"}
-
-
-def test_the_same_place_of_the_same_task_counts_once_however_many_attempts_saw_it():
-    apple = visit("k", ("examine table 1", "On the table 1, you see a apple 1."))
-    assert not Locations.learn([apple, *[shelves(1, "nothing")[0]] * 100], rare=0.05).implausible("apple", "shelf")
 
 
 def test_places_can_be_given_and_then_all_others_are_implausible(tmp_path: Path):

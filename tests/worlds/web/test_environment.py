@@ -9,8 +9,7 @@ import sys
 
 import pytest
 
-from bough.chat import commands, functions
-from bough.chat.actions import spell
+from bough.chat.actions import COMMANDS, FUNCTIONS, function_text
 from bough.config.groups import LimitsConfig
 from bough.environments.base import EnvironmentFailedError
 from bough.errors import InputError
@@ -49,12 +48,9 @@ def test_an_episode_from_start_to_success(run):
     assert (end.terminated, end.success, end.reward, end.progress) == (True, True, 1.0, 1.0)
 
 
-def test_a_wrong_answer_ends_in_failure(run):
+def test_wrong_answers_end_in_failure_and_part_of_the_reward_is_kept(run):
     *_, end = run(play(web("login-user"), "click('3')"))
     assert (end.terminated, end.success, end.reward, end.progress) == (True, False, -1.0, 0.0)
-
-
-def test_part_of_the_reward_is_kept_but_is_no_success(run):
     *_, end = run(play(web("find-greatest"), "click('1')", "click('4')"))
     assert (end.success, end.reward, end.progress) == (False, 0.1, 0.1)
 
@@ -297,10 +293,10 @@ def spelled(goal, *lines):
     calls = choices(View(goal, lines, False, 0.0, ""))
     for call in calls:
         bind(call)
-    return [spell(call) for call in calls]
+    return [function_text(call) for call in calls]
 
 
-def test_elements_are_clicked_fields_filled_with_the_goals_words_and_options_chosen():
+def test_choices_are_clicks_words_of_the_goal_and_options():
     lines = [
         Line("Name"),
         Line("", 1, "text", facts={"value": ""}),
@@ -315,13 +311,7 @@ def test_elements_are_clicked_fields_filled_with_the_goals_words_and_options_cho
         "select_option('3', 'x')",
         "select_option('3', 'y')",
     ]
-
-
-def test_what_is_disabled_is_left_alone():
     assert spelled("Go", Line("Go", 1, "button", facts={"disabled": True})) == []
-
-
-def test_a_goal_without_quotes_gives_its_last_word():
     assert spelled("Enter 5", Line("", 1, "textarea")) == ["click('1')", "fill('1', '5')"]
 
 
@@ -330,20 +320,19 @@ LINES = [Line("Name"), Line("", 1, "text", "#a"), Line("Go", 2, "button", "form 
 
 def test_the_rules_name_every_action_in_the_form_it_is_written_in():
     for name in SIGNATURES:
-        assert f"\n{name}(" in environment.text(functions)
-        assert f"\n{name.upper()}(" in environment.text(commands)
+        assert f"\n{name}(" in environment.text(FUNCTIONS)
+        assert f"\n{name.upper()}(" in environment.text(COMMANDS)
+    assert environment.text(FUNCTIONS).endswith(FUNCTIONS.prompt)
+    assert environment.text(COMMANDS).endswith(COMMANDS.prompt)
+    text = environment.text(FUNCTIONS, ["click", "fill"])
+    assert "\nclick('3') - " in text and "\nfill('3', 'text') - " in text and "scroll" not in text
 
 
 def test_the_rules_own_examples_can_be_bound():
-    for line in environment.text(functions).splitlines():
+    for line in environment.text(FUNCTIONS).splitlines():
         usage, dash, _ = line.partition(" - ")
         if dash and "x" not in usage.partition("(")[2]:
-            bind(functions.parse(usage).calls[0])
-
-
-def test_the_rules_end_with_how_to_speak():
-    assert environment.text(functions).endswith(functions.PROMPT)
-    assert environment.text(commands).endswith(commands.PROMPT)
+            bind(FUNCTIONS.parse(usage).calls[0])
 
 
 def test_a_call_on_numbers_becomes_a_command_on_selectors():
@@ -352,14 +341,6 @@ def test_a_call_on_numbers_becomes_a_command_on_selectors():
     drag = ToolCall(name="drag", arguments={"element": "2", "target": "1"})
     assert environment.as_command(drag, LINES) == 'DRAG(selector="form > button", target="#a")'
     assert environment.as_command(ToolCall(name="wait"), LINES) == "WAIT()"
-
-
-def test_the_command_means_the_same_action():
     call = ToolCall(name="scroll", arguments={"0": "down", "1": "1"})
-    written = commands.parse(f"action: {environment.as_command(call, LINES)}").calls[0]
+    written = COMMANDS.parse(f"action: {environment.as_command(call, LINES)}").calls[0]
     assert bind(written).arguments == {"direction": "down", "element": "#a"}
-
-
-def test_only_the_actions_asked_for_are_told():
-    text = environment.text(functions, ["click", "fill"])
-    assert "\nclick('3') - " in text and "\nfill('3', 'text') - " in text and "scroll" not in text

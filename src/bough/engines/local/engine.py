@@ -34,6 +34,12 @@ from bough.policy.adapters import AdapterWeights
 from bough.policy.policy import Policy
 from bough.policy.reference import Twin
 
+log = logging.getLogger(__name__)
+
+SWITCH_S = 0.0005  # between Python threads, while a GPU computes
+GATHER_S = 0.003  # episodes that were answered together come back together, if they are given a moment
+PATIENCE = 8  # steps that prompts wait for more of them, where a runner reads many together
+
 
 class LocalEngine:
     """A `TokenEngine` over a policy in memory.
@@ -280,12 +286,11 @@ def _on_loop(loop: asyncio.AbstractEventLoop, receive: Callable[[list[int]], Non
     return pass_on
 
 
-# One adapter of a local engine as an engine of its own, for chats: several of them are sampled in one batch.
-# red = TemplateEngine(AdapterEngine(engine, "red"), template, sampling)
-
-
 class AdapterEngine:
-    """A `TokenEngine` that computes every episode with the adapter `name` of an engine that others use too."""
+    """One adapter of a local engine as a `TokenEngine` of its own; several of them are sampled in one batch.
+
+    red = TemplateEngine(AdapterEngine(engine, "red"), template, sampling)
+    """
 
     streams = True
 
@@ -306,17 +311,10 @@ class AdapterEngine:
         """Leaves the engine open: whoever made it closes it."""
 
 
-# The thread that runs the model, step after step, while the event loop stays free.
-
-log = logging.getLogger(__name__)
-
-SWITCH_S = 0.0005
-GATHER_S = 0.003  # episodes that were answered together come back together, if they are given a moment
-PATIENCE = 8  # steps that prompts wait for more of them, where a runner reads many together
-
-
 class EngineWorker:
-    """Serves requests until it is closed. Everything but `run` may be called from any thread.
+    """The thread that runs the model, step after step, while the event loop stays free.
+
+    It serves requests until it is closed. All its public functions may be called from any thread.
 
     On a GPU it computes on `stream`, by default the same as everything else.
     """

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -21,17 +22,19 @@ import torch
 from torch import nn
 
 from bough import bit_exact
+from bough.config.groups import SamplingConfig
 from bough.engines.local.fold import pays
-from bough.engines.local.general import GeneralReader, GeneralRunner, GeneralStore, Ways, agrees, difference
+from bough.engines.local.general import GeneralReader, GeneralRunner, GeneralStore, Ways
 from bough.engines.local.pages import PAGE, PagesStore
 from bough.engines.local.ragged import RaggedRunner, RaggedStore
-from bough.engines.local.reader import Reader, TokenReader, free_bytes
+from bough.engines.local.reader import Reader, TokenReader, agrees, free_bytes, trial_length, trial_tokens
 from bough.engines.local.rows import RowsRunner, RowsStore
-from bough.engines.local.schedule import SpanRunner, Store
+from bough.engines.local.schedule import Request, Resident, Span, SpanRunner, Store
 from bough.errors import InputError
 from bough.policy.adapters import AdapterWeights
 from bough.policy.policy import Policy
 from bough.policy.processes import unused_bytes
+from bough.types import Call
 
 if TYPE_CHECKING:
     from bough.engines.local.fused import FusedDecoder
@@ -42,6 +45,7 @@ Layout = Literal["rows", "pages", "general"]
 # Tokens that an episode may have where each has a row of its own, unless told otherwise; and for how many of
 # each episode there is room in pages.
 GPU_LENGTH = 4096
+DRAWN = 4  # tokens, when a path is tried
 # What was found out about a model by trying: None if our own cache computes what it does, else why not; and its ways.
 _obstacles: WeakKeyDictionary[nn.Module, dict[str, str | None]] = WeakKeyDictionary()
 _ways: WeakKeyDictionary[nn.Module, Ways] = WeakKeyDictionary()
@@ -127,6 +131,36 @@ def _tried(
         log.debug("the local engine's own cache", exc_info=True)
         known[key] = f"it does not work with our own cache: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
     return (None, known[key]) if known[key] else (path, None)
+
+
+def difference(reader: Reader, store: Store, runner: SpanRunner) -> float:
+    """How far the log-probabilities of a few drawn tokens are from those that the policy computes, on average."""
+    policy = reader.policy
+    length = trial_length(reader)
+    request = Request(
+        "trial",
+        trial_tokens(reader, length - DRAWN),
+        SamplingConfig(max_new_tokens=DRAWN, temperature=policy.temperature or 1.0),
+        seed=0,
+        stop_ids=frozenset(),
+        limit=length,
+    )
+    resident = Resident(request=request)
+    store.allocate(resident, request.most)
+    store.own(resident, 0)
+    try:
+        with reader.reading():
+            drawn = None
+            while drawn is None:
+                (new,) = runner.run([Span(resident, request.after(len(resident.ids)), draws=True)])
+                drawn = request.take(new)
+            if isinstance(drawn, BaseException):
+                return math.nan
+            call = Call(prompt_ids=request.prompt_ids, completion_ids=drawn.completion_ids)
+            (own,) = policy.logprobs([call], share=False)
+            return float((torch.tensor(drawn.logprobs) - own.cpu()).abs().mean())
+    finally:
+        store.free(resident)
 
 
 def _pages(policy: Policy, options: PathOptions) -> Path | None:

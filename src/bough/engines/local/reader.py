@@ -86,7 +86,7 @@ class Reader:
             self.policy.eval()
         self.policy.row_reader.attend_with(self.attention)
         # Layers that were compiled for training are not used as such: that was for no cache.
-        compiled = [(layer, layer._compiled_call_impl) for layer in self.policy.layers]
+        compiled = [(layer, layer._compiled_call_impl) for layer in self.policy.row_reader.layers]
         for layer, _ in compiled:
             layer._compiled_call_impl = None
         try:
@@ -180,6 +180,36 @@ def _attend(
     **_: Any,
 ) -> tuple[Tensor, None]:
     return key.attend(query, query.shape[-1] ** -0.5 if scaling is None else scaling, softcap, s_aux), None
+
+
+# Trying a way of reading before anything is sampled: on a few made-up tokens, against the policy's own.
+
+TRIED = 32  # tokens, and as many more as the longest window has, if that is not longer than this:
+LONGEST_WINDOW = 256
+WINDOWS = ("sliding_window", "attention_chunk_size", "attention_window_size", "window_size")
+
+
+def agrees(difference: float, reader: Reader) -> bool:
+    """Whether log-probabilities that are this far apart on average are those of one model, rounded differently."""
+    if torch.finfo(reader.dtype).eps > 1e-5:
+        return difference <= 0.1
+    # cuDNN's convolutions round more coarsely, even in float32.
+    return difference <= (1e-4 if reader.device.type == "cpu" else 1e-3)
+
+
+def trial_length(reader: Reader) -> int:
+    """Tokens enough to look past a window, where that is cheap."""
+    config: Any = reader.policy.decoder.config
+    windows = [value for name in WINDOWS if isinstance(value := getattr(config, name, None), int)]
+    longest = max((window for window in windows if window <= LONGEST_WINDOW), default=0)
+    return min(TRIED + longest, reader.context)
+
+
+def trial_tokens(reader: Reader, length: int, seed: int = 0) -> list[int]:
+    """Made-up tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens: list[int] = torch.randint(0, reader.vocabulary, (length,), generator=generator).tolist()
+    return tokens
 
 
 # Large linear layers with weights packed in advance, for the few rows of a decode step on a CPU.

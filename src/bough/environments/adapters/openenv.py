@@ -181,12 +181,6 @@ def _plain(value: Any) -> str:
     return value if isinstance(value, str) else to_json(value, fallback=str).decode()
 
 
-# OpenEnv's protocol: JSON over a WebSocket, one session per connection.
-#     {"type": "reset", "data": {"seed": 7}} or {"type": "step", "data": {…the action…}}     → {"type": "observation",
-# "data": {"observation": {…}, "reward": 0.0, "done": false}}     → {"type": "error", "data": {"code":
-# "VALIDATION_ERROR", "message": …}}
-# `GET /schema` describes the action. Any failure of the server is an EnvironmentFailedError.
-
 MAX_BYTES = 100 * 2**20
 MAX_SCHEMA = 4 * 2**20
 CONNECT_S = 10.0
@@ -205,7 +199,14 @@ class _FullError(Exception):
 
 
 class OpenEnvConnection:
-    """A session on a server."""
+    """A session on a server: JSON over a WebSocket. Any failure of the server is an EnvironmentFailedError.
+
+        {"type": "reset", "data": {"seed": 7}} or {"type": "step", "data": {…the action…}}
+        → {"type": "observation", "data": {"observation": {…}, "reward": 0.0, "done": false}}
+        → {"type": "error", "data": {"code": "VALIDATION_ERROR", "message": …}}
+
+    `GET /schema` describes the action.
+    """
 
     def __init__(self, url: str) -> None:
         self.http_url, self.ws_url = urls(url)

@@ -22,7 +22,7 @@ from bough.chat.actions import spoken
 from bough.chat.tool_calls import Reply
 from bough.config.base import Config
 from bough.engines.base import EngineError
-from bough.engines.openai import Server, ServerLimits
+from bough.engines.http import Server, ServerLimits
 from bough.environments.adapters.names import seeded_tasks, subclass
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.errors import InputError, did_you_mean, exception_line

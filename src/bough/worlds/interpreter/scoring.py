@@ -84,7 +84,7 @@ def _more_than(pattern: str) -> Callable[[str, dict[str, Any]], bool]:
 
 
 def _more_words(answer: str, entry: dict[str, Any]) -> bool:
-    return answer.count(",") > entry["answer"].count(",")
+    return bool(answer.count(",") > entry["answer"].count(","))
 
 
 def _moves_no_box(answer: str, entry: dict[str, Any]) -> bool:
