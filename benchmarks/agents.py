@@ -24,7 +24,8 @@ from bough.experiments.recipe import read_recipe
 from bough.experiments.run import Run
 from bough.files import read_json
 from bough.models.resolve import resolve
-from bough.report.card import CardConfig, Subject, find_subject, write_card
+from bough.report.card import CardConfig, write_card
+from bough.report.evaluated import Subject, find_subject
 
 ADAPTER, WEIGHTS, CARD, EVALUATION = "adapter_config.json", "adapter_model.safetensors", "README.md", "eval.yaml"
 # Settings of the machine that the run was on.

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,13 @@ import pytest
 import bough
 from bough import Environment, Observation, Task
 from bough.config.groups import SamplingConfig
-from bough.engines.local.engine import LocalEngine
 from bough.errors import InputError
 from bough.evaluation.intervals import mean_interval, rate_interval, wilson
 from bough.experiments import fitness
 from bough.experiments.evolve_settings import EvolveConfig
 from bough.experiments.generation import Generation, Score, on_common_tasks
 from bough.experiments.players import Players, Playground
-from bough.policy.policy import Policy
 from bough.rollouts.runner import Attempt
-from bough.training.plan import training_bytes
 from bough.types import Message, Trajectory
 from tests.commands.letters import WriteLetter, length
 from tests.experiments.small import SETTINGS, pairs, say
@@ -72,27 +69,22 @@ def test_all_members_play_with_the_same_seeds(tmp_path: Path):
     assert said[0] == said[1] and len(set(said[0].values())) > 3
 
 
-@dataclass(frozen=True)
 class Settled:
-    """Plays attempts without an agent; all end the same way."""
-
-    success: bool
+    """Plays attempts without an agent; all fail."""
 
     async def play(self, attempt: Attempt, *, episode: str | None = None) -> tuple[Trajectory, list[Any]]:
         start = [Message(role="user", content="Write.")]
-        return Trajectory(id=attempt.id, task=attempt.task, start=start, turns=say("e"), success=self.success), []
+        return Trajectory(id=attempt.id, task=attempt.task, start=start, turns=say("e"), success=False), []
 
 
 class Scripted(Playground):
-    """Members without a model, of which the `good` ones always succeed."""
-
-    good = ""
+    """Members without a model."""
 
     def playing(self) -> nullcontext[None]:
         return nullcontext()
 
     def runners(self, _: Generation, sampling: Mapping[str, SamplingConfig]) -> dict[str, Settled]:
-        return {name: Settled(name in self.good) for name in sampling}
+        return dict.fromkeys(sampling, Settled())
 
 
 def test_a_member_samples_with_the_weights_that_are_trained(tmp_path: Path):
@@ -120,19 +112,6 @@ def test_the_engine_has_the_adapters_of_living_members_only(tmp_path: Path, monk
     found = evolved(tmp_path, population_size=2, eval_tasks=2, concurrency=5)
     assert room == [5]  # what is kept for episodes is not there for training
     assert kept == {line["name"] for line in found.lineage if line["generation"] == 1}
-
-
-def test_the_engine_leaves_room_for_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    asked, of = list[int](), LocalEngine.of
-
-    def noted(policy: Policy, **options: Any) -> LocalEngine:
-        asked.append(options["training_bytes"])
-        return of(policy, **options)
-
-    monkeypatch.setattr(LocalEngine, "of", noted)
-    evolved(tmp_path, generations=1, population_size=2, set={**SETTINGS["set"], "token_budget": 2048})
-    frozen = Policy.load("tiny").base.requires_grad_(False)
-    assert asked == [training_bytes(frozen, 2048, adapter=True)] and asked[0] > 0
 
 
 def test_fitness_may_be_any_reward(tmp_path: Path):

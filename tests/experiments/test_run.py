@@ -114,12 +114,6 @@ def test_a_recipe_without_an_environment_says_how_it_is_given(tmp_path: Path):
     assert "--set" not in str(error.value)
 
 
-def test_a_folder_of_other_things_is_left_alone(tmp_path: Path):
-    (tmp_path / "mine.txt").write_text("x")
-    with pytest.raises(InputError, match="contains other files"):
-        played(tmp_path, COLLECT)
-
-
 def test_nothing_outside_the_run_folder_is_written_or_removed(tmp_path: Path):
     other, folder = tmp_path / "other", tmp_path / "run"
     (other / "checkpoints").mkdir(parents=True)

@@ -9,7 +9,7 @@ import pytest
 
 import bough
 from bough.experiments import evolve as setup
-from bough.experiments.cluster import Code, Part, SpreadMembers, spread
+from bough.experiments.cluster import Part, SpreadMembers, packed_code, spread
 from bough.experiments.evolve import Unwatched, evolve
 from bough.rollouts.ray_workers import Surroundings
 from tests.commands.letters import WriteLetter
@@ -41,7 +41,7 @@ def in_parts(monkeypatch: pytest.MonkeyPatch, kill: tuple[str, int] | None = Non
 
 
 def _started(config: Any, records: Any) -> Part:
-    part = Part(config, records, Code.of(config).pack(), Surroundings.here())
+    part = Part(config, records, packed_code(config), Surroundings.here())
     assert part.start() is None
     return part
 

@@ -3,7 +3,8 @@ from typing import Any
 
 import yaml
 
-from bough.report.card import CardConfig, find_subject, front_matter, measured
+from bough.report.card import CardConfig, front_matter
+from bough.report.evaluated import find_subject, measured
 from bough.report.lineage import base_model
 from tests.report import folders
 

@@ -51,7 +51,7 @@ def test_a_built_in_model_is_no_folder_of_its_name(runs: Path, monkeypatch: pyte
 def test_the_data_of_a_mixture_is_all_its_files(tmp_path: Path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data/own.jsonl").write_text("")
-    text = "command: evolve\nmixture: {own: data/own.jsonl, expert: gone.jsonl}\npopulation: {size: 2}\n"
+    text = "command: evolve\nmixture: {own: data/own.jsonl, expert: gone.jsonl}\n"
     (tmp_path / "run").mkdir()
     (tmp_path / "run/config.yaml").write_text(text)
     data = read_stage(tmp_path / "run").data

@@ -10,14 +10,12 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from bough.config.groups import SamplingConfig
 from bough.environments import given
-from bough.environments.base import Environment
 from bough.environments.registry import find
 from bough.errors import BoughError, InputError
 from bough.experiments.evolve_settings import EvolveConfig, trained_by
@@ -53,9 +51,11 @@ def members_on_cluster(config: EvolveConfig, records: Records, notify: Notify) -
             f"cluster of {plan.cluster}: {plural(config.population.size, 'member')} on "
             f"{plural(plan.workers, 'worker, which loads', 'workers, which load')} the model first"
         )
-        given = (config, records, Code.of(config).pack(), Surroundings.here(gpus=plan.gpus_per_worker))
+        made_of = (config, records, packed_code(config), Surroundings.here(gpus=plan.gpus_per_worker))
         max_calls = config.fitness.concurrency + SPARE_CALLS
-        pool = WorkerPool.on_ray(Part, given, plan, max_calls=max_calls, timeout_s=config.cluster.timeout_s, say=notify)
+        pool = WorkerPool.on_ray(
+            Part, made_of, plan, max_calls=max_calls, timeout_s=config.cluster.timeout_s, say=notify
+        )
         with closing(Actors(pool)) as actors, spread(config, actors, records.tasks) as members:
             yield members
 
@@ -80,32 +80,16 @@ class SpreadMembers(NamedTuple):
 # In a worker: the base model and some of the members.
 
 
-@dataclass(frozen=True)
-class Code:
-    """The user's code that members need: what settings name by a path, and what a program gave."""
-
-    environment_class: type[Environment] | None
-    rewards: dict[str, Any]
-
-    @classmethod
-    def of(cls, config: EvolveConfig) -> Code:
-        environment_class = find(config.environment.name) if config.environment.name else None
-        return cls(environment_class, {name: one for name, one in given.REWARDS.items() if name in config.rewards})
-
-    def pack(self) -> bytes:
-        """The bytes that a worker reads."""
-        classes = [] if self.environment_class is None else [self.environment_class]
-        return pack_code(self, [*classes, *self.rewards.values()], "the code of the environment or of a reward")
-
-    def enter(self) -> None:
-        """Makes it known in this process. InputError where the machine lacks something that the environment needs."""
-        given.REWARDS.update(self.rewards)
-        if self.environment_class is not None and (lacks := self.environment_class.lacks()):
-            raise InputError(lacks)
+def packed_code(config: EvolveConfig) -> bytes:
+    """The user's code that members need: the environment's class and the rewards that a program gave."""
+    environment_class = find(config.environment.name) if config.environment.name else None
+    rewards = {name: one for name, one in given.REWARDS.items() if name in config.rewards}
+    classes = [] if environment_class is None else [environment_class]
+    whose = "the code of the environment or of a reward"
+    return pack_code((environment_class, rewards), [*classes, *rewards.values()], whose)
 
 
-@dataclass(frozen=True)
-class TrainedPart:
+class TrainedPart(NamedTuple):
     """What a part did in a generation. `updates` are the members' losses, update by update."""
 
     done: Trained
@@ -129,14 +113,16 @@ class Part:
         """Loads the base model; returns why this node cannot have members, None if it can."""
         try:
             self._surroundings.enter()
-            code: Code = pickle.loads(self._code)  # noqa: S301  what the driver has packed
-            code.enter()
+            environment_class, rewards = pickle.loads(self._code)  # noqa: S301  what the driver has packed
+            given.REWARDS.update(rewards)
+            if environment_class is not None and (lacks := environment_class.lacks()):
+                raise InputError(lacks)
             config = self._config
             self.start_adapter, base = start_adapter(trained_by(config, {}))
             builder = load_call_builder(
                 config.model, base.calls.chat_template, max_length=base.calls.max_length, stride=base.calls.stride
             )
-            here = members_here(config, base, self.start_adapter, builder, self._records, code.environment_class)
+            here = members_here(config, base, self.start_adapter, builder, self._records, environment_class)
             self._here = self._open.enter_context(here)
         except Exception as error:
             return refusal(error)
@@ -297,7 +283,8 @@ class SpreadTrainees:
 
         def follow(busy: Collection[Actor]) -> None:
             running = self.workers.gather({worker: worker.start("updates", calls[worker]) for worker in busy})
-            tell([*(one.updates for one in finished), *running.values()])
+            if len(running) == len(busy):  # else a part was lost, and others will do it again
+                tell([*(one.updates for one in finished), *running.values()])
 
         def start(worker: Actor, own: list[str]) -> Any:
             calls[worker] = self._calls = self._calls + 1
