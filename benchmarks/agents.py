@@ -17,7 +17,6 @@ from typing import Any
 
 import yaml
 
-from bough.config.publish import CardConfig
 from bough.errors import BoughError, InputError, short_path
 from bough.evaluation.results import ModelResult
 from bough.evaluation.success import report
@@ -25,7 +24,7 @@ from bough.experiments.recipe import read_recipe
 from bough.experiments.run import Run
 from bough.files import read_json
 from bough.models.resolve import resolve
-from bough.report.card import Subject, find_subject, write_card
+from bough.report.card import CardConfig, Subject, find_subject, write_card
 
 ADAPTER, WEIGHTS, CARD, EVALUATION = "adapter_config.json", "adapter_model.safetensors", "README.md", "eval.yaml"
 # Settings of the machine that the run was on.

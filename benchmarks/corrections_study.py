@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from bough.chat.reply import Reply
+from bough.chat.tool_calls import Reply
 from bough.evaluation.comparison import compare
 from bough.evaluation.intervals import wilson
 from bough.evaluation.results import ModelResult, Results

@@ -33,11 +33,11 @@ from pathlib import Path
 
 from benchmarks.experiment_table import tables
 
-from bough.config.run import SweepConfig
 from bough.experiments.recipe import Planned
 from bough.experiments.run import Run
 from bough.experiments.sweep import Sweep as Runs
-from bough.experiments.sweep import gpu_share
+from bough.experiments.sweep import SweepConfig
+from bough.experiments.sweep_processes import gpu_share
 from bough.terminal import console
 
 STOPPED = 3

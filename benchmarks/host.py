@@ -27,7 +27,6 @@ from typing import Any, ClassVar
 
 from measure import machine, table
 
-from bough.chat.growing import GrowingPrompt
 from bough.chat.template import ChatTemplate, load_template
 from bough.chat.tokenizer import ControlTokens
 from bough.config.groups import CollectConfig, LimitsConfig, SamplingConfig
@@ -45,7 +44,7 @@ from bough.worlds.household.environment import Household
 THOUGHT = "I have not looked there yet, and what I need may well be in that place."
 Method = tuple[Any, str]
 PARTS: dict[str, list[Method]] = {
-    "rendering": [(GrowingPrompt, "prompt"), (ControlTokens, "escape")],
+    "rendering": [(ChatTemplate, "prompt"), (ControlTokens, "escape")],
     "tokenising": [(chat.TemplateChat, "_encode"), (ChatTemplate, "decode")],
     "the call's record": [(chat, "Call")],
     "the turn's record": [(episode.Episode, "take"), (episode.Episode, "trajectory")],

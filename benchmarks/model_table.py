@@ -1,6 +1,6 @@
-"""The table of models in docs/models.md: what works with every causal decoder of the installed transformers.
+"""The table of models in docs/notes/model-table.md: what works with every causal decoder of the installed transformers.
 
-    python benchmarks/model_table.py                 # all of them, and write docs/models.md (ten minutes on two cores)
+    python benchmarks/model_table.py                 # writes docs/notes/model-table.md (ten minutes on two cores)
     python benchmarks/model_table.py qwen3 mamba2    # print these rows; --write replaces them there
 
 Each model is a miniature with random weights of its class's default config: trained as a
@@ -37,7 +37,7 @@ from bough.policy.probe import CALLS, examine
 from bough.policy.save import merged
 from bough.types import Call
 
-PAGE = Path(__file__).parents[1] / "docs" / "models.md"
+PAGE = Path(__file__).parents[1] / "docs" / "notes" / "model-table.md"
 BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
 TIMEOUT_S = 240
 HEAD = (
@@ -255,7 +255,7 @@ def tried(types: Iterable[str], jobs: int) -> Iterator[Row]:
 
 
 def page(rows: list[Row]) -> str:
-    """The generated part of docs/models.md."""
+    """The generated part of docs/notes/model-table.md."""
     import transformers
 
     works = [row for row in rows if row.error is not None]
@@ -271,8 +271,8 @@ def page(rows: list[Row]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("types", nargs="*", help="print the rows of these (default: write all to docs/models.md)")
-    parser.add_argument("--write", action="store_true", help="replace the rows of these in docs/models.md")
+    parser.add_argument("types", nargs="*", help="print the rows of these (default: write the page)")
+    parser.add_argument("--write", action="store_true", help="replace the rows of these on the page")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""The plots of the documentation, as SVG, from the committed numbers: docs/results.md and benchmarks/results/.
+"""The plots of the documentation, as SVG, from the committed numbers: docs/notes/ and benchmarks/results/.
 
     python -m benchmarks.plots
 
@@ -10,12 +10,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import scale_report
+from benchmarks import scale
 
 from bough.experiments.sweep_table import FAINT, WIDTH, document, text_at
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "docs" / "results.md"
+NOTES = ROOT / "docs" / "notes"
 MEASURED = ROOT / "benchmarks" / "results"
 MARK = "#3f9b5f"
 LABEL, ROW = 350, 30
@@ -33,12 +33,12 @@ SPEEDS = [
     ("SFT, 4B, all weights, H200", "h200-sft-compiled.md", 0, "TRL's best"),
     ("Whole-episode DPO, 4B, LoRA, H200", "h200-episode-dpo.md", 0, "TRL's best"),
 ]
-# The file of a plot, and the heading in docs/results.md below which its table is.
+# The file of a plot, the page in docs/notes/ and the heading above its table.
 SECTIONS = {
-    "demo": "The demo",
-    "ef-dpo": "EF-DPO on two pages",
-    "roundwise-dpo": "Round-wise DPO in a household, on an H200",
-    "grpo-web": "GRPO on the web, on an H200",
+    "demo": ("results-web.md", "The demo"),
+    "ef-dpo": ("results-web.md", "EF-DPO on two pages"),
+    "roundwise-dpo": ("results-household.md", "Round-wise DPO in a household, on an H200"),
+    "grpo-web": ("results-web.md", "GRPO on the web, on an H200"),
 }
 # The experiments of `benchmarks/experiments.py` that are drawn, and the evaluation of each.
 EXPERIMENTS = {"alfworld": "seen", "miniwob-adapter": "unseen"}
@@ -71,19 +71,19 @@ def main() -> None:
 
 def plots() -> dict[str, str]:
     """File name and content of every plot."""
-    page = RESULTS.read_text()
-    drawn = {f"{name}.svg": draw_rates(rates(section(page, heading))) for name, heading in SECTIONS.items()}
+    drawn = {f"{name}.svg": draw_rates(rates(section(*place))) for name, place in SECTIONS.items()}
     for name, evaluation in EXPERIMENTS.items():
         drawn[f"{name}.svg"] = draw_rates(experiment_rates((MEASURED / f"{name}.md").read_text(), evaluation))
     for name, (file, column, about) in SWEEPS.items():
         drawn[f"{name}.svg"] = draw_rates(sweep_rates((MEASURED / file).read_text(), column), about)
-    curve = held_out_curve(section(page, SECTIONS["grpo-web"]))
-    scale = scale_report.draw_scale(scale_report.load())
-    return drawn | {"grpo-curve.svg": draw_curve(curve), "speed.svg": draw_speeds(speeds()), "scale.svg": scale}
+    curve = held_out_curve(section(*SECTIONS["grpo-web"]))
+    drawn_scale = scale.draw_scale(scale.load())
+    return drawn | {"grpo-curve.svg": draw_curve(curve), "speed.svg": draw_speeds(speeds()), "scale.svg": drawn_scale}
 
 
-def section(page: str, heading: str) -> str:
-    """The text between a heading of the second level and the next one."""
+def section(name: str, heading: str) -> str:
+    """The text of a page in docs/notes/ between a heading of the second level and the next one."""
+    page = (NOTES / name).read_text()
     return re.split(r"^## ", page, flags=re.MULTILINE)[1:][_headings(page).index(heading)]
 
 

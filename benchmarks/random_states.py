@@ -12,7 +12,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from bough.chat import hermes
+from bough.chat import tool_calls
 from bough.environments.base import Environment
 from bough.environments.isolated import Isolated
 from bough.types import Task, ToolCall
@@ -71,7 +71,7 @@ async def random_reply(environment: Isolated, rng: Random, mixed: bool) -> str |
 
 CODE = [
     NONSENSE, "<tool_call>{", *(
-        hermes.call_text(ToolCall(name="code_interpreter", arguments={"code": code}))
+        tool_calls.call_text(ToolCall(name="code_interpreter", arguments={"code": code}))
         for code in ("1/0", "print(7)", "x = 1", "import math\nprint(math.pi)", "print(", "print('a' * 3)")
     ),
 ]  # fmt: skip
@@ -111,4 +111,4 @@ def function_reply(made: Any, rng: Random) -> str:
         function = rng.choice(sorted(conversation._functions.keys() - ENDLESS))
         names = list(conversation._functions[function]["parameters"]["properties"])
         call = ToolCall(name=function, arguments={name: rng.choice(values) for name in names if rng.random() < 0.8})
-    return hermes.call_text(call)
+    return tool_calls.call_text(call)

@@ -227,8 +227,6 @@ def play_ours(report: Report, name: str, policy: Policy, played: list[Script], a
         if torch.cuda.is_available():
             begin = now()
             asyncio.run(once())
-            with engine.reader.reading():
-                engine.worker.runner.prepare()
             print(f"(the first time, with everything recorded: {now() - begin:.1f} s)", flush=True)
             s = engine.scheduler
             s.num_prefilled = s.num_kept = s.num_shared = engine.worker.num_steps = 0
@@ -295,7 +293,6 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--answer", type=int, default=24, help="tokens of each answer")
     parser.add_argument("--length", type=int, default=None, help="the longest episode, in tokens")
-    parser.add_argument("--compile", action="store_true", help="also with compiled layers")
     parser.add_argument("--rows", action="store_true", help="also with a row for each episode instead of pages")
     parser.add_argument("--alone", action="store_true", help="without transformers' generate")
     parser.add_argument("--vllm", nargs="?", const="", metavar="PYTHONPATH", help="also vLLM, installed or found there")
@@ -328,8 +325,6 @@ def main() -> None:
         play_ours(report, "Bough, rows", policy, played, options.answer, layout="rows", **usual)
     if not options.alone:
         play_theirs(report, model, played, options.answer)
-    if options.compile:
-        play_ours(report, "Bough, compiled", policy, played, options.answer, compile=True, **usual)
     if options.vllm is not None:
         longest = max(len(start) + sum(map(len, said)) + options.answer * len(said) for start, said in played)
         report.title += f" {limit(model, played, options.answer)}"

@@ -4,7 +4,7 @@
 
 Each actor has the `tiny` model and plays household episodes, `--slots` at a time. The driver
 hands out attempts one by one and writes the finished episodes, as a collection does. The
-simulator takes its driver's constants from here, and `scale_validation.py` compares its
+simulator takes its driver's constants from here, and `scale.py` compares its
 prediction with these rows. On a machine that other work shares, wall time is noise: CPU
 seconds of the workers and of the driver are in the file beside it.
 """

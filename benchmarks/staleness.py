@@ -33,8 +33,7 @@ from pathlib import Path
 
 from measure import machine, table
 
-from bough.config.run_folder import RunDir
-from bough.training.loop import MetricsFile
+from bough.config.run_folder import MetricsFile, RunDir
 
 COLUMNS = (
     *("step", "eval_success", "success", "reward", "episodes", "sampled_tokens_per_s", "batch_seconds"),

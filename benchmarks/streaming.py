@@ -19,10 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bough.commands.train import train_grpo
+from bough.config.run_folder import MetricsFile
 from bough.environments.base import Environment, Observation
-from bough.methods.grpo import GRPOConfig
-from bough.training.loop import MetricsFile
+from bough.methods.grpo import GRPOConfig, train_grpo
 from bough.types import Task
 
 BATCH, GROUP, TURNS = 4, 4, 4

@@ -31,8 +31,7 @@ from bough.data.reader import read
 from bough.data.writer import Writer
 from bough.report.viewer.contents import Root
 from bough.report.viewer.index import Index
-from bough.report.viewer.security import door
-from bough.report.viewer.server import FolderAnswers, listen, make_app
+from bough.report.viewer.server import FolderAnswers, door, listen, make_app
 from bough.types import Trajectory
 
 SHOWN = (

@@ -25,7 +25,7 @@ import psutil
 
 from bough.types import Task
 from bough.worlds.web.environment import Web
-from bough.worlds.web.pool import Pool
+from bough.worlds.web.page import Pool
 
 PAGE = "login-user"
 

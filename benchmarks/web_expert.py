@@ -21,7 +21,7 @@ from typing import NamedTuple
 from bough.environments.base import EnvironmentFailedError
 from bough.types import Task
 from bough.worlds.web.environment import EXPERTS, SEEDS_PER_SPLIT, Web
-from bough.worlds.web.pool import Pool
+from bough.worlds.web.page import Pool
 
 
 class Result(NamedTuple):

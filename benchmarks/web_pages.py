@@ -20,8 +20,7 @@ from pathlib import Path
 from bough.environments.base import EnvironmentFailedError
 from bough.types import Task
 from bough.worlds.web.environment import EXPERTS, Web
-from bough.worlds.web.page import NOT_FOR_TEXT, all_pages, text_pages
-from bough.worlds.web.pool import Pool
+from bough.worlds.web.page import NOT_FOR_TEXT, Pool, all_pages, text_pages
 
 Choose = Callable[[Web], Awaitable[str | None]]
 

@@ -22,8 +22,7 @@ from pathlib import Path
 from bough.types import Task
 from bough.worlds.web import page as page_module
 from bough.worlds.web.environment import Web
-from bough.worlds.web.page import RELOADED, Page, View, all_pages, html_folder
-from bough.worlds.web.pool import Pool
+from bough.worlds.web.page import RELOADED, Page, Pool, View, all_pages, html_folder
 
 TURNS = 12
 # Who decides at a turn: the expert wins and leaves a finished page, chance leaves it in any state.

@@ -14,7 +14,7 @@ from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 from pydantic.fields import FieldInfo
 
-from bough.commands.table import VERBS, resolve
+from bough.commands import table
 from bough.config.parts import Leaf, leaves
 
 # Files of the repository's root that are pages of the site as well.
@@ -49,10 +49,10 @@ def settings_page() -> str:
             "In YAML and Python it may also be given in its part: `lora: {r: 8}` for `lora.r`, in place of `lora_r: 8`."
         ),
     ]
-    for name, verb in VERBS.items():
-        config = resolve(verb.config)
+    for name, row in table.TABLE.items():
+        config = table.command(name).config
         rows = [_row(leaf) for leaf in leaves(config).values() if not _hidden(leaf.info)]
-        parts += [f"## bough {name}", f"{verb.about[0].upper()}{verb.about[1:]}."]
+        parts += [f"## bough {name}", f"{row.about[0].upper()}{row.about[1:]}."]
         parts += ["\n".join(["| setting | in its part | default | |", "|---|---|---|---|", *rows])] if rows else []
     return "\n\n".join(parts)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from bough.cli import main
-from bough.commands.table import VERBS, resolve
+from bough.commands import table
 from bough.config import flags
 
 ROOT = Path(__file__).parents[1]
@@ -105,8 +105,8 @@ def check_line(line: str) -> None:
     if found is None:
         return
     words = shlex.split(found[1], comments=True)
-    name = words[0] if words[0] in VERBS else " ".join(words[:2])
-    config = resolve(VERBS[name].config)
+    name = words[0] if words[0] in table.TABLE else " ".join(words[:2])
+    config = table.command(name).config
     flags.parse(config, flags.build(config, f"bough {name}"), words[len(name.split()) :])
 
 

@@ -17,6 +17,7 @@ import pytest
 from bough import bit_exact
 from tests import disk, forked, versions, warm
 
+bit_exact.prepare()  # before anything loads torch
 versions.remember()
 # PEFT compiles its model card's template for every adapter that is saved.
 jinja2.Environment.compile = lru_cache(64)(jinja2.Environment.compile)  # type: ignore[method-assign]
@@ -64,7 +65,6 @@ SLOWEST = (
     "engines/test_transformers_serve.py",
     "sandbox/test_escapes.py",
     "worlds/interpreter/test_math.py",
-    "chat/test_growing.py",
     "sandbox/test_limits.py",
     "sandbox/test_answers.py",
     "sandbox/test_places.py",

@@ -19,7 +19,7 @@ from tests.tiny_copies import copy_what_was_read
 from tests.warm import ADDRESS
 
 MODULES = (
-    "bough.commands.train", "bough.commands.run", "bough.commands.collect", "bough.commands.evaluate",
+    "bough.methods.grpo", "bough.commands.run", "bough.commands.collect", "bough.commands.evaluate",
     "bough.commands.curate", "bough.methods.grpo_online",
     "bough.methods.example_store", "bough.curation.curate", "bough.engines.local.engine", "bough.policy.save",
     "bough.terminal.tables", "bough.commands.inputs", "bough.worlds.household.environment",

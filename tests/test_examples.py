@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bough.commands.train import train_grpo
-from bough.methods.grpo import GRPOConfig
-from bough.training.loop import MetricsFile
+from bough.config.run_folder import MetricsFile
+from bough.methods.grpo import GRPOConfig, train_grpo
 from tests.blocks import ROOT, shorten
 
 EXAMPLES = ROOT / "examples"

@@ -8,10 +8,10 @@ from tests.warm import Warm
 # seconds for all of it; one that looks at all of the text for every tag, half a minute for each.
 LIMIT_S = 15
 READERS = [
-    "bough.chat.hermes:parse",
-    "bough.chat.functions:parse",
-    "bough.chat.commands:parse",
-    "bough.chat.lines:parse",
+    "bough.chat.tool_calls:parse",
+    "bough.chat.actions:parse_function",
+    "bough.chat.actions:parse_command",
+    "bough.chat.actions:parse_line",
     "bough.worlds.interpreter.code:last_block",
     "tests.model_text:tagged",
     "bough.worlds.household.mistakes:names",

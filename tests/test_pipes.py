@@ -12,13 +12,12 @@ import pytest
 import torch
 from pydantic_core import to_json
 
-from bough.config.curation import PairsConfig
 from bough.config.run_folder import RunDir
-from bough.curation.rounds import Journal
+from bough.curation.rounds import Journal, PairsConfig
 from bough.engines.vllm import adapter_rank
 from bough.environments.rewards import _read_rubric as read_rubric
 from bough.errors import InputError
-from bough.experiments.generation import read_files
+from bough.experiments.cluster import read_files
 from bough.methods.example_store import FILES, SUMMARY, read_summary
 from bough.models.resolve import file_digest
 from bough.online.files import BatchFile, Stamp

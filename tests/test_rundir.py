@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bough.config.data import ShowConfig
+from bough.commands.data import ShowConfig
 from bough.config.run_folder import RunDir
 from bough.errors import InputError
 

@@ -45,14 +45,15 @@ def answers(replies: list[Any]) -> str:
     from tests.environments.worlds import Counting
 
     from bough.config.groups import LimitsConfig
-    from bough.engines import openai
-    from bough.engines.openai import OpenAIEngine, ServerLimits
+    from bough.engines import http
+    from bough.engines.http import ServerLimits
+    from bough.engines.openai import OpenAIEngine
     from bough.rollouts.agents import ModelAgent
     from bough.rollouts.collect import collect
     from bough.rollouts.runner import LocalRunner, attempts
     from bough.types import Trajectory
 
-    openai.MAX_BODY = 4 << 20  # the bodies without an end have 5 MB
+    http.MAX_BODY = 4 << 20  # the bodies without an end have 5 MB
     ends: Counter[str] = Counter()
     for number, reply in enumerate(replies):
         kept: dict[str, Trajectory] = {}

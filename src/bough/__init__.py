@@ -13,8 +13,6 @@ lists them. What is public is loaded when it is first used, so `import bough` is
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from bough import bit_exact
-
 if TYPE_CHECKING:
     __version__: str
     from bough.commands.collect import collect
@@ -22,15 +20,15 @@ if TYPE_CHECKING:
     from bough.commands.data import convert, show, stats, validate, write
     from bough.commands.doctor import Checkup, check, doctor
     from bough.commands.evaluate import Compared, Evaluation, HeldOutMeasures, compare, evaluate
-    from bough.commands.evolve import EvolvedModel, PreferenceAgent, PreferenceGym, evolve
+    from bough.commands.evolve import EvolvedModel, evolve
     from bough.commands.models import LoadedModel, TrainedModel, load
     from bough.commands.objects import Facts, Records
     from bough.commands.play import play
+    from bough.commands.preference import PreferenceAgent, PreferenceGym
     from bough.commands.publish import card, merge, push
     from bough.commands.run import RecipeRun, run
     from bough.commands.serve import RecordingServer, recorded, serve
     from bough.commands.sweep import SweepResult, sweep
-    from bough.commands.train import distill, dpo, grpo, sft
     from bough.commands.view import Viewer, export_page, view
     from bough.config.groups import SamplingConfig
     from bough.curation.advantages import group_advantages
@@ -42,31 +40,27 @@ if TYPE_CHECKING:
     from bough.environments.tools import ToolEnvironment, ToolError, tool
     from bough.errors import BoughError, InputError
     from bough.experiments.listing import ListedRun, list_runs
-    from bough.methods.dpo import Sides, dpo_loss
-    from bough.methods.grpo import grpo_loss
-    from bough.methods.sft import sft_loss
+    from bough.methods.distill import distill
+    from bough.methods.dpo import Sides, dpo, dpo_loss
+    from bough.methods.grpo import grpo, grpo_loss
+    from bough.methods.sft import sft, sft_loss
     from bough.policy.adapters import Lora
     from bough.policy.policy import Policy
     from bough.types import Call, Group, Message, Pair, Task, ToolCall, Trajectory, Turn
 
-bit_exact.prepare()  # before anything below loads torch
-
+# What is public and not a command, by its module; the commands are in the table.
 _HOMES = {
-    "bough.commands.collect": ("collect",),
-    "bough.commands.curate": ("corrections", "demos", "groups", "pairs"),
-    "bough.commands.data": ("convert", "show", "stats", "validate", "write"),
-    "bough.commands.doctor": ("Checkup", "check", "doctor"),
-    "bough.commands.evaluate": ("Compared", "Evaluation", "HeldOutMeasures", "compare", "evaluate"),
-    "bough.commands.evolve": ("EvolvedModel", "PreferenceAgent", "PreferenceGym", "evolve"),
+    "bough.commands.data": ("write",),
+    "bough.commands.doctor": ("Checkup", "check"),
+    "bough.commands.evaluate": ("Compared", "Evaluation", "HeldOutMeasures", "evaluate"),
+    "bough.commands.evolve": ("EvolvedModel",),
+    "bough.commands.preference": ("PreferenceAgent", "PreferenceGym"),
     "bough.commands.models": ("LoadedModel", "TrainedModel", "load"),
     "bough.commands.objects": ("Facts", "Records"),
-    "bough.commands.play": ("play",),
-    "bough.commands.publish": ("card", "merge", "push"),
-    "bough.commands.run": ("RecipeRun", "run"),
-    "bough.commands.serve": ("RecordingServer", "recorded", "serve"),
-    "bough.commands.sweep": ("SweepResult", "sweep"),
-    "bough.commands.train": ("distill", "dpo", "grpo", "sft"),
-    "bough.commands.view": ("Viewer", "export_page", "view"),
+    "bough.commands.run": ("RecipeRun",),
+    "bough.commands.serve": ("RecordingServer", "recorded"),
+    "bough.commands.sweep": ("SweepResult",),
+    "bough.commands.view": ("Viewer", "export_page"),
     "bough.config.groups": ("SamplingConfig",),
     "bough.data.reader": ("Reader", "read"),
     "bough.data.writer": ("Writer",),
@@ -169,9 +163,15 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("importlib.metadata").version("bough")
-    if name not in _HOME:
-        raise AttributeError(f"module 'bough' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    from bough.commands import table
+
+    if name in __all__:  # a command, or one of `bough data`
+        return getattr(import_module((table.TABLE.get(name) or table.TABLE[f"data {name}"]).module), name)
+    if not name.startswith("_") and name in table.names() and (function := table.command(name).function) is not None:
+        return function
+    raise AttributeError(f"module 'bough' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -32,9 +32,10 @@ FEWEST, ROWS = 2, (3, 4, 5, 8, 13, 16, 24, 33, 64)
 
 
 def prepare() -> None:
-    """Switches MKL to its strict mode, here and in child processes.
+    """Switches MKL to its strict mode, here and in child processes. Every command does this first.
 
-    A value that is already set is kept. A program that loaded torch before Bough is left as it is.
+    A program that imports Bough is left alone: call it there before torch loads. A value that is
+    already set is kept, and nothing is changed if torch is loaded.
     """
     if "torch" not in sys.modules:
         os.environ.setdefault(VARIABLE, STRICT)
@@ -172,7 +173,7 @@ def _remedy() -> str:
     if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
         return "No setting is known that prevents it with this build of torch, which has no MKL."
     if value is None:
-        return f"torch was loaded before Bough: import bough first, or set {VARIABLE}={STRICT} before Python starts."
+        return f"Call bough.bit_exact.prepare() before torch loads, or set {VARIABLE}={STRICT} before Python starts."
     if value != STRICT:
         return f"{VARIABLE} is set to {value}: set it to {STRICT}, or leave it unset."
     return f"{VARIABLE}={STRICT} did not prevent it: MKL was used before it was set, or has no strict mode on this CPU."

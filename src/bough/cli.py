@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from io import TextIOWrapper
 
-from bough.commands.table import RESUMED, RESUMED_IF_ASKED, VERBS, resolve
+from bough import bit_exact
+from bough.commands import table
 from bough.errors import BoughError, InputError, did_you_mean
 from bough.event_loop import sigterm_interrupts
 from bough.files import FOLLOW_LINKS
@@ -26,6 +27,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    bit_exact.prepare()  # before a command loads torch
     # Threads that wait by spinning make torch several times slower on a CPU that has anything else to do.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     debug = "--debug" in arguments
@@ -73,22 +75,22 @@ def _dispatch(arguments: list[str]) -> int:
     words = arguments[: next((i for i, word in enumerate(arguments) if word.startswith("-")), len(arguments))]
     for length in (2, 1):
         name = " ".join(words[:length])
-        if len(words) >= length and name in VERBS:
+        if len(words) >= length and name in table.names():
             return _run(name, arguments[length:])
     if "--version" in arguments and not words:
         print(f"bough {import_module('bough').__version__}")
         return 0
-    known = {name.split()[0] for name in VERBS}
+    known = {name.split()[0] for name in table.names()}
     if not words or words[0] in known:
         print(_overview(words[0] if words else ""))
         rest = arguments[1:] if words else arguments
-        return 0 if not arguments or {"-h", "--help"} & set(rest) else _unknown_verb(words, rest)
+        return 0 if not arguments or {"-h", "--help", "--help-all"} & set(rest) else _unknown_verb(words, rest)
     raise InputError(f"bough {words[0]} is not a command{did_you_mean(words[0], sorted(known))}")
 
 
 def _unknown_verb(words: list[str], rest: list[str]) -> int:
     if len(words) > 1:
-        subverbs = [name.split()[1] for name in VERBS if name.startswith(words[0] + " ")]
+        subverbs = [name.split()[1] for name in table.names() if name.startswith(words[0] + " ")]
         raise InputError(f"bough {words[0]} {words[1]} is not a command{did_you_mean(words[1], subverbs)}")
     raise InputError(
         f"bough needs a command before {rest[0]}" if rest else f"bough {words[0]} needs one of the commands above"
@@ -99,10 +101,10 @@ def _run(name: str, arguments: list[str]) -> int:
     with _interrupt_exits():
         from bough.config import flags
 
-        verb = VERBS[name]
-        config_class = resolve(verb.config)
-        parser = flags.build(config_class, f"bough {name}", verb.examples)
-        if {"-h", "--help"} & set(arguments):
+        command = table.command(name)
+        shown = () if "--help-all" in arguments else command.essential
+        parser = flags.build(command.config, f"bough {name}", command.examples, shown)
+        if {"-h", "--help", "--help-all"} & set(arguments):
             parser.print_help()
             return 0
 
@@ -111,12 +113,11 @@ def _run(name: str, arguments: list[str]) -> int:
 
             return inputs.explained(name, setting, problem)
 
-        config = flags.parse(config_class, parser, arguments, explained)
+        config = flags.parse(command.config, parser, arguments, explained)
         from bough.commands.inputs import check_inputs
 
-        check_inputs(config)  # before the command's own imports, which may take seconds
-        run = resolve(verb.run)
-    return int(run(config) or 0)
+        check_inputs(config)  # before the command's work, which may take seconds to import
+    return int(command.run(config) or 0)
 
 
 @contextlib.contextmanager
@@ -135,10 +136,11 @@ def _links_followed() -> Iterator[None]:
 
 def _interrupted(arguments: Sequence[str], what: str) -> str:
     """What was interrupted, and how to resume it."""
-    command = arguments[0] if arguments else ""
-    if command in RESUMED:
+    name = arguments[0] if arguments else ""
+    if name in table.RESUMED:
         return f"{what} The same command resumes."
-    if command in RESUMED_IF_ASKED:
+    stage = table.command(name).stage if name in table.names() else None
+    if stage is not None and stage.resumes:
         return f"{what} The same command with --resume continues from the newest checkpoint."
     return what
 
@@ -163,9 +165,9 @@ def _interrupt_exits() -> Iterator[None]:
 
 
 def _overview(first: str) -> str:
-    chosen = {name: verb for name, verb in VERBS.items() if not first or name.split()[0] == first}
+    chosen = [name for name in table.names() if not first or name.split()[0] == first]
     width = max(map(len, chosen))
-    lines = [f"  {name:<{width}}  {verb.about}" for name, verb in chosen.items()]
+    lines = [f"  {name:<{width}}  {table.about(name)}" for name in chosen]
     head = [] if first else ["Bough turns an open language model into an agent.", ""]
     tail = ["", "bough COMMAND --help explains a command and shows examples."]
     return "\n".join([*head, f"usage: bough {first or 'COMMAND'} …", "", "commands:", *lines, *tail])

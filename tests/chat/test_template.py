@@ -3,11 +3,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from bough.chat.template import ChatTemplate, load_template
+from bough.chat.template import ChatTemplate, Encoder, load_template, without_system, without_tools
+from bough.chat.tokenizer import ControlTokens
+from bough.chat.tool_calls import reply_text
 from bough.errors import InputError, RowError
 from bough.types import Message, ToolCall, conversation
-from tests.chat.conftest import END_OF_TURN, FAMILIES, assistant, household, system, tokenizer_of, user
+from tests.chat.conftest import END_OF_TURN, FAMILIES, assistant, household, system, template_of, tokenizer_of, user
 
 SEARCH = {
     "type": "function",
@@ -156,3 +160,106 @@ def test_a_template_is_a_regular_file(tmp_path: Path):
     os.mkfifo(tmp_path / "a.jinja")
     with pytest.raises(InputError, match=r"a\.jinja: cannot be read: it is not a regular file"):
         load_template("tiny", tmp_path / "a.jinja")
+
+
+TEXT_PIECES = [
+    "<|im_start|>",
+    "<|im_end|>",
+    "\n",
+    " ",
+    "  ",
+    "user",
+    "go to shelf 1",
+    "é",
+    "<|im_",
+    "end|>",
+    "\n\n",
+    "12",
+]
+
+
+@given(st.lists(st.lists(st.sampled_from(TEXT_PIECES), max_size=12).map("".join), min_size=1, max_size=5))
+@settings(max_examples=200, deadline=None)
+def test_texts_encode_as_they_would_alone(texts: list[str]):
+    tokenizer = template_of("chatml").tokenizer
+    encoder = Encoder(ControlTokens(tokenizer))
+    for text in texts:
+        assert encoder.encode(text) == tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def test_growing_prompts_encode_as_they_would_alone(template: ChatTemplate):
+    start, turns = household(8)
+    encoder = Encoder(template.control)
+    for count in [*range(len(turns)), 2, 5]:
+        text = template.prompt(conversation(start, turns[:count]), [])
+        assert encoder.encode(text) == template.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def test_only_what_is_new_is_encoded():
+    tokenizer = template_of("chatml").tokenizer
+    control = ControlTokens(tokenizer)
+    encoder = Encoder(control)
+    head = "<|im_start|>user\n" + "go to shelf 1 " * 500 + "<|im_end|>\n"
+    encoder.encode(head)
+    seen: list[str] = []
+    encode = control.encode
+    control.encode = lambda text: seen.append(text) or encode(text)
+    encoder.encode(head + "<|im_start|>assistant\n")
+    assert seen == ["<|im_end|>\n<|im_start|>assistant\n"]
+
+
+def test_a_control_token_that_is_no_longer_there_cuts_nothing():
+    tokenizer = template_of("chatml").tokenizer
+    encoder = Encoder(ControlTokens(tokenizer))
+    for text in ["<|im_start|>go <|im_end|>", "<|im_start|>go <|im_", "<|im_start|>go <|im_end|>"]:
+        assert encoder.encode(text) == tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+CALL = Message(role="assistant", content="I look.", tool_calls=[ToolCall(name="search", arguments={"word": "été"})])
+
+
+def result(text: str) -> Message:
+    return Message(role="tool", content=text)
+
+
+def test_a_reply_with_tool_calls_is_hermes_text():
+    assert reply_text(CALL) == ('I look.\n<tool_call>\n{"name": "search", "arguments": {"word": "été"}}\n</tool_call>')
+
+
+def test_a_reply_of_tool_calls_alone_begins_with_the_first():
+    bare = CALL.model_copy(update={"content": ""})
+    assert reply_text(bare).startswith("<tool_call>")
+
+
+def test_neighbouring_results_share_one_user_message():
+    messages = [
+        Message(role="user", content="Hi"),
+        CALL,
+        result("one"),
+        result("two"),
+        Message(role="user", content="And?"),
+    ]
+    spoken = without_tools(messages, [])
+    assert [message.role for message in spoken] == ["user", "assistant", "user", "user"]
+    assert spoken[2].content == "<tool_response>\none\n</tool_response>\n<tool_response>\ntwo\n</tool_response>"
+
+
+def test_signatures_join_the_system_message_or_become_one():
+    with_system = without_tools(
+        [Message(role="system", content="Be brief."), Message(role="user", content="Hi")], [SEARCH]
+    )
+    assert with_system[0].content.startswith("Be brief.\n\n# Tools")
+    assert '"name": "search"' in with_system[0].content
+    without = without_tools([Message(role="user", content="Hi")], [SEARCH])
+    assert [message.role for message in without] == ["system", "user"]
+
+
+def test_a_conversation_without_tools_stays_as_it_is():
+    messages = [Message(role="user", content="Hi"), Message(role="assistant", content="Hello")]
+    assert without_tools(messages, []) == messages
+    assert without_system(messages) == messages
+
+
+def test_a_system_message_with_no_user_behind_it_becomes_one():
+    messages = [Message(role="system", content="Be brief.")]
+    assert without_system(messages) == [Message(role="user", content="Be brief.")]

@@ -2,8 +2,8 @@
 
 import pytest
 
+from bough.commands import table
 from bough.commands.inputs import INSTEAD, MAX_NAMED, explained
-from bough.commands.table import VERBS, resolve
 from bough.config.parts import leaves
 from bough.config.problems import on_command_line
 
@@ -49,6 +49,6 @@ def test_a_misspelt_flag_of_the_command_itself_stays_what_it_is():
 
 
 def test_what_to_do_instead_is_about_commands_without_the_flag():
-    flags = {name: set(map(on_command_line, leaves(resolve(verb.config)).values())) for name, verb in VERBS.items()}
+    flags = {name: set(map(on_command_line, leaves(table.command(name).config).values())) for name in table.TABLE}
     assert not any(flags[command] & set(instead) for command, instead in INSTEAD.items())
     assert all(any(name in known for known in flags.values()) for of in INSTEAD.values() for name in of)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bough.cli import main
-from bough.commands.table import VERBS, resolve
+from bough.commands import table
 from bough.experiments.evolve_settings import EvolveConfig
 from bough.experiments.recipe import load_recipe
 from bough.experiments.record import StageRecord
@@ -79,9 +79,8 @@ def test_a_recipe_gives_the_settings_that_flags_change():
         (["--train-file", "absent.jsonl"], "absent.jsonl"),
         (["--set", "num_epochs=3"], "num_epochs cannot be set for members"),
         (["--set", "loss_type=kto"], "loss_type kto cannot be evolved"),
-        (["--halving", "--selection", "truncation", "--mutate", "beta=1..2"], "halving is a selection of its own"),
+        (["--halving", "--tournament-size", "3", "--mutate", "beta=1..2"], "halving is a selection of its own"),
         (["--halving", "--generations", "9", "--mutate", "beta=1..2"], "halving ends when one member is left"),
-        (["--metric", "loss", "--selection", "confident"], "selection confident needs values in a known range"),
         (["--method", "sft", "--metric", "accuracy"], "accuracy is that of preferences"),
         (["--tournament-size", "9"], "tournament_size is 9, but the population has only 8 members"),
         (["--set", "beta=0.7", "--mutate", "beta=0.01..0.5"], "beta is set to 0.7, which is not in 0.01..0.5"),
@@ -101,7 +100,7 @@ def test_a_stage_reads_the_newest_data_of_its_method(tmp_path: Path):
         (tmp_path / "r.yaml").write_text(f"{stages}  - evolve: {{method: {method}}}\n")
         *_, (stage, settings) = Run(load_recipe(tmp_path / "r.yaml", {}), tmp_path / "run").settings()
         assert stage.verb == "evolve" and settings["train_file"] == str(tmp_path / "run" / source)
-    assert resolve(VERBS["evolve"].config) is EvolveConfig
+    assert table.command("evolve").config is EvolveConfig
 
 
 def test_a_stage_hands_its_winner_on(tmp_path: Path):

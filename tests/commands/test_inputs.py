@@ -30,10 +30,9 @@ import json, os, sys
 import bough.commands.inputs
 from contextlib import redirect_stderr
 from io import StringIO
-from bough.cli import VERBS, main, resolve
+from bough.cli import main
+from bough.commands import table
 
-for verb in VERBS.values():
-    resolve(verb.config)
 for words in json.load(sys.stdin):
     if os.fork() == 0:
         with redirect_stderr(StringIO()) as said:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bough.cli import main
-from bough.training.loop import MetricsFile
+from bough.config.run_folder import MetricsFile
 
 COUNTING = ["--environment", "tests.environments.worlds:Counting"]
 HELD_OUT = Path(__file__).parents[2] / "examples" / "household-pairs-held-out.jsonl"

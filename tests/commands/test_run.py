@@ -80,6 +80,7 @@ def test_settings_are_printed_as_in_a_recipe(tmp_path: Path, capsys: Any):
     assert "    overwrite: true\n" in shown and "    adapter: null\n" in shown
     settings = yaml.safe_load("\n".join(line.strip() for line in shown.splitlines() if line.startswith("    ")))
     on_file = yaml.safe_load((tmp_path / "mine" / "01-collect" / "config.yaml").read_text())
+    assert on_file.pop("command") == "collect"
     assert settings == flattened(CollectConfig, on_file)
 
 

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 import bough
-from bough.commands.train import train_grpo
+from bough.config.run_folder import MetricsFile
 from bough.engines.base import Generated
-from bough.engines.local.request import Request
-from bough.methods.grpo import GRPOConfig
-from bough.training.loop import MetricsFile
+from bough.engines.local.schedule import Request
+from bough.methods.grpo import GRPOConfig, train_grpo
 from tests.engines.server.fake import user
 from tests.later import Later
 

@@ -5,8 +5,8 @@ import inspect
 import pytest
 
 import bough
-from bough.commands.objects import make_config
 from bough.config.groups import CollectConfig
+from bough.config.keywords import make_config
 
 FUNCTIONS = [name for name in bough.__all__ if inspect.isfunction(getattr(bough, name))]
 

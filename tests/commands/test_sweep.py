@@ -8,6 +8,7 @@ import pytest
 from bough.cli import main
 from tests.blocks import ROOT, blocks, lines
 from tests.experiments.counting import ENVIRONMENT, RECIPE
+from tests.standing_in import stand_in
 
 
 def arguments(folder: Path, *more: str) -> list[str]:
@@ -33,7 +34,7 @@ def test_stdout_has_the_table_alone(tmp_path: Path, capsys: Any):
 
 
 def test_a_failed_run_makes_the_exit_code_1(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("bough.commands.evaluate.evaluate_command", lambda config: 1)
+    stand_in(monkeypatch, "eval", lambda config: 1)
     assert main(arguments(tmp_path)) == 1
     err = capsys.readouterr().err
     assert "2 of 2 runs failed; the same command runs only what is missing." in err

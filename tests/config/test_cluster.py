@@ -3,11 +3,12 @@ from pathlib import Path
 import pytest
 
 from bough.config import flags
-from bough.config.evaluation import EvalConfig
 from bough.config.groups import ClusterConfig, CollectConfig
-from bough.config.run import RunConfig, SweepConfig
 from bough.errors import InputError
+from bough.evaluation.contest import EvalConfig
 from bough.experiments.evolve_settings import EvolveConfig
+from bough.experiments.run import RunConfig
+from bough.experiments.sweep import SweepConfig
 from bough.methods.distill import DistillConfig
 from bough.methods.grpo import GRPOConfig
 

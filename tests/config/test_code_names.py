@@ -3,10 +3,13 @@ from pathlib import Path
 import pytest
 
 from bough.config.base import Config, code_in
-from bough.config.curation import GroupsConfig, PairsConfig
 from bough.config.groups import CollectConfig
-from bough.config.run import RunConfig, SweepConfig
+from bough.curation.demonstrations import GroupsConfig
+from bough.curation.rounds import PairsConfig
 from bough.errors import InputError
+from bough.experiments.recipe import load_recipe
+from bough.experiments.run import RunConfig
+from bough.experiments.sweep import SweepConfig
 
 
 def test_only_names_with_a_colon_are_code():
@@ -38,6 +41,21 @@ def test_code_inside_a_part_is_found():
         ("failure_modes.rules", "rules", "c.py:Y"),
     ]
     assert list(code_in({"environment": {"split": "a:b"}, "options": {"environment": "c:d"}})) == []
+
+
+def test_an_unsafe_option_is_the_users_to_give(tmp_path: Path):
+    """A file that turned the sandbox off would run what a model wrote, with the user's rights."""
+    file = tmp_path / "collect.yaml"
+    for lines in ("options: {unsafe_no_sandbox: true}", "environment: {name: interpreter, options: {unsafe_x: 1}}"):
+        file.write_text(f"output: out\n{lines}\n")
+        with pytest.raises(InputError, match=r"unsafe_\w+ names code .* give it as a flag, --options"):
+            CollectConfig.load(file, {} if "environment" in lines else {"environment": "interpreter"})
+    given = CollectConfig.load(None, {"output": "out", "environment": "interpreter", "options": ["unsafe_x=true"]})
+    assert given.environment.options == {"unsafe_x": True}
+    file.write_text("model: tiny\nstages:\n  - collect: {options: {unsafe_no_sandbox: true}}\n")
+    with pytest.raises(InputError, match="names code"):
+        load_recipe(file, {})
+    load_recipe(file, {"collect.options.unsafe_no_sandbox": True})
 
 
 def test_a_config_file_cannot_name_code_and_a_flag_can(tmp_path: Path):

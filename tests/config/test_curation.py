@@ -1,6 +1,7 @@
 import pytest
 
-from bough.config.curation import DemosConfig, GroupsConfig, PairsConfig
+from bough.curation.demonstrations import DemosConfig, GroupsConfig
+from bough.curation.rounds import PairsConfig
 from bough.errors import InputError
 
 FILES = {"file": "runs/collect", "output": "out.jsonl"}

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from bough.config.evaluation import EvalConfig
 from bough.errors import InputError
+from bough.evaluation.contest import EvalConfig
 
 
 def playing(**more: Any) -> EvalConfig:

@@ -4,10 +4,10 @@ from typing import Literal
 import pytest
 from pydantic import AliasChoices, Field
 
+from bough.commands.serve import ServeConfig
 from bough.config import flags
 from bough.config.base import Config
 from bough.config.groups import CollectConfig
-from bough.config.play import ServeConfig
 from bough.errors import InputError
 
 

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from bough.commands.data import StatsConfig
 from bough.config.base import translate
-from bough.config.data import StatsConfig
 from bough.errors import InputError
 from bough.experiments.recipe import load_recipe
 from bough.methods.dpo import DPOConfig

@@ -5,7 +5,7 @@ import pytest
 import yaml
 from pydantic import Field
 
-from bough.commands.table import VERBS, resolve
+from bough.commands import table
 from bough.config import flags
 from bough.config.base import Config
 from bough.config.parts import flattened, leaves, overlaid, without
@@ -173,8 +173,8 @@ def every(config: type[Config]) -> set[type[Config]]:
 
 
 def test_settings_are_composed_not_inherited_from_several_classes():
-    for verb in VERBS.values():
-        leaves(resolve(verb.config))  # flat names are unique
+    for verb in map(table.command, table.TABLE):
+        leaves(verb.config)  # flat names are unique
     ours = [config for config in every(Config) if config.__module__.startswith("bough.")]
     assert len(ours) > 40
     assert [config.__name__ for config in ours if len(config.__bases__) > 1] == []
@@ -185,7 +185,7 @@ def test_settings_are_composed_not_inherited_from_several_classes():
 def test_a_flat_file_of_all_settings_is_read_as_a_nested_one(name: str, tmp_path: Path):
     required = {"eval": {"environment": "web", "output": "o"}, "grpo": {"environment": "web", "max_steps": 1}}
     common = {"train_file": "a", "environment": "web", "file": "b", "output": "o"}
-    config_class: type[Config] = resolve(VERBS[name].config)
+    config_class: type[Config] = table.command(name).config
     needed = {key for key, leaf in leaves(config_class).items() if leaf.info.is_required()}
     config = config_class(**required.get(name, {key: common[key] for key in needed}))
     (tmp_path / "flat.yaml").write_text(yaml.safe_dump(config.flat_dump()))

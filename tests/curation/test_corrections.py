@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from bough.chat.reply import Reply
-from bough.config.curation import CorrectionsConfig
+from bough.chat.tool_calls import Reply
 from bough.config.groups import LimitsConfig
-from bough.curation.corrections import ACCEPTED, DIFFERENT, SAME, CorrectionWork, Label, _times
+from bough.curation.corrections import ACCEPTED, DIFFERENT, SAME, CorrectionsConfig, CorrectionWork, Label, _times
 from bough.curation.curate import Curated, curate_corrections
 from bough.curation.source import SourcedTrajectory
 from bough.engines.base import Answer, ContextFullError

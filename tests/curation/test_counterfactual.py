@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from bough.config.curation import CounterfactualConfig
 from bough.config.groups import LimitsConfig
 from bough.curation.counterfactual import Miner
-from bough.curation.rounds import Round
+from bough.curation.rounds import CounterfactualConfig, Round
 from bough.curation.source import SourcedTrajectory
 from bough.engines.base import Answer, Chat, EngineError
 from bough.environments.base import Environment, Observation

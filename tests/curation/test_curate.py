@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bough.config.curation import PairsConfig
 from bough.curation.curate import Curated, curate_pairs
 from bough.curation.pairs import PairWork
+from bough.curation.rounds import PairsConfig
 from bough.errors import InputError
 from bough.ledger import Ledger
 from bough.types import Pair

@@ -2,8 +2,7 @@ from typing import Any
 
 import pytest
 
-from bough.config.curation import DemosConfig
-from bough.curation.demonstrations import demonstrations
+from bough.curation.demonstrations import DemosConfig, demonstrations
 from bough.curation.source import SourcedTrajectory
 from bough.ledger import Ledger
 from bough.types import Trajectory

@@ -1,7 +1,7 @@
 from pathlib import Path
 from typing import get_args
 
-from bough.config.curation import Kind
+from bough.curation.rounds import Kind
 from bough.environments.mistakes import all_rules
 from bough.environments.rubric import REWARDS
 from bough.worlds.household.mistakes import HouseholdRules

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from bough.config.curation import EpisodePairsConfig
 from bough.curation.pairs import episode_pairs
+from bough.curation.rounds import EpisodePairsConfig
 from bough.curation.source import SourcedTrajectory
 from bough.ledger import Ledger
 from bough.types import Message, Pair

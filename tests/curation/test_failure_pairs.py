@@ -4,10 +4,10 @@ import asyncio
 from itertools import islice
 from typing import Any
 
-from bough.config.curation import CounterfactualConfig, FailureModesConfig
 from bough.config.groups import LimitsConfig
 from bough.curation.counterfactual import Miner
 from bough.curation.pairs import failure_pairs
+from bough.curation.rounds import CounterfactualConfig, FailureModesConfig
 from bough.curation.source import SourcedTrajectory
 from bough.environments.base import Environment, MistakeRules
 from bough.environments.mistakes import PLAIN

@@ -1,7 +1,6 @@
 from typing import Any
 
-from bough.config.curation import GroupsConfig
-from bough.curation.demonstrations import groups
+from bough.curation.demonstrations import GroupsConfig, groups
 from bough.curation.source import SourcedTrajectory
 from bough.ledger import Ledger
 from bough.types import Group

@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from bough.config.curation import PairsConfig
 from bough.config.groups import LimitsConfig
 from bough.curation.counterfactual import Cost, Miner
 from bough.curation.pairs import PairWork
-from bough.curation.rounds import Journal, Round
+from bough.curation.rounds import Journal, PairsConfig, Round
 from bough.curation.source import SourcedTrajectory
 from bough.environments.base import MistakeRules
 from bough.errors import InputError

@@ -1,9 +1,9 @@
 import asyncio
 from typing import Any
 
-from bough.config.curation import FailureModesConfig
 from bough.config.groups import LimitsConfig
 from bough.curation.pairs import right_steps
+from bough.curation.rounds import FailureModesConfig
 from bough.curation.source import SourcedTrajectory
 from bough.environments.base import Environment, MistakeRules, Observation
 from bough.ledger import Ledger

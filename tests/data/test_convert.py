@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bough.config.data import ConvertConfig
 from bough.data.formats import named
 from bough.data.reader import Problem, read
-from bough.data.writer import NotConvertedError, convert
+from bough.data.writer import ConvertConfig, NotConvertedError, convert
 
 GOOD = json.dumps({"prompt": "Hi", "chosen": "yes", "rejected": "no"}) + "\n"
 BAD = json.dumps({"prompt": "Hi", "chosen": "yes", "rejected": "yes"}) + "\n"

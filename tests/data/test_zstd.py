@@ -4,7 +4,7 @@ import os
 import pytest
 import zstandard
 
-from bough.data.compressed import ZstdStream, pack, unpack, whole_size
+from bough.data.compressed import SMALL_PIECE, ZstdStream, pack, unpack, whole_size
 from tests.data.bombs import BLOCK, zstd_bomb
 
 TEXT = b"".join(b"%d a line\n" % n for n in range(12_000)) + os.urandom(60_000)  # packed and random blocks
@@ -29,9 +29,9 @@ def test_frames_of_something_else_are_skipped():
     assert text(SKIPPED + pack(b"a") + SKIPPED + pack(b"b") + SKIPPED) == b"ab"
 
 
-def test_a_piece_is_a_block_however_small_it_is_packed():
-    pieces = [len(piece) for piece, _ in unpack(io.BytesIO(zstd_bomb(40, start=b"x", end=b"y")))]
-    assert sum(pieces) == 40 * BLOCK + 2 and max(pieces) <= 2 * BLOCK
+def test_a_piece_of_text_is_small_however_small_it_is_packed():
+    pieces = [len(piece) for piece, _ in unpack(io.BytesIO(zstd_bomb(1000, start=b"x", end=b"y")))]
+    assert sum(pieces) == 1000 * BLOCK + 2 and max(pieces) <= SMALL_PIECE // 4 * BLOCK
 
 
 def test_a_cut_frame_gives_its_whole_blocks_and_then_says_so():

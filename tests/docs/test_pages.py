@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 import bough
-from bough.commands.table import VERBS, resolve
+from bough.commands import table
 from bough.config.base import Config
 from bough.config.parts import by_name
 from bough.config.problems import flag
@@ -29,7 +29,7 @@ OTHER_PROGRAMS = {
 def test_commands_flags_files_and_links_exist(name: str):
     page = PAGES[name]
     for verb in re.findall(r"`bough (\w+)", page):
-        assert any(known.split()[0] == verb for known in VERBS), verb
+        assert any(known.split()[0] == verb for known in table.TABLE), verb
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page):
         assert (DOCS / name).parent.joinpath(target).exists(), target
     for path in re.findall(r"`((?:src|examples|benchmarks|docs|tests)/[\w./-]+)`", page):
@@ -38,13 +38,19 @@ def test_commands_flags_files_and_links_exist(name: str):
     assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", spoken)) <= known_flags() | OTHER_PROGRAMS
 
 
+def test_pages_for_users_have_at_most_35000_words():
+    """Studies and histories are in docs/notes/."""
+    words = {name: len(page.split()) for name, page in PAGES.items() if not name.startswith("notes/")}
+    assert sum(words.values()) <= 35_000, sorted(words.items(), key=lambda item: -item[1])[:10]
+
+
 def test_every_command_has_a_row_on_the_first_page():
     listed = set()
     for verb, more in re.findall(r"`bough (\w+)([\w ·]*)`", PAGES["index.md"]):
         words = re.findall(r"\w+", more)
         # `bough data stats · show` are two commands of one word before them; `bough sft · dpo` are commands themselves.
-        listed |= {f"{verb} {word}" if f"{verb} {word}" in VERBS else word for word in words} | {verb}
-    assert set(VERBS) <= listed
+        listed |= {f"{verb} {word}" if f"{verb} {word}" in table.TABLE else word for word in words} | {verb}
+    assert set(table.TABLE) <= listed
 
 
 def test_the_architecture_names_every_package_and_no_other():
@@ -71,10 +77,10 @@ def test_extras_that_pages_name_exist():
 
 @cache
 def known_flags() -> set[str]:
-    return {word for verb in VERBS.values() for word in _flags(resolve(verb.config))}
+    return {word for verb in map(table.command, table.TABLE) for word in _flags(verb.config)}
 
 
 def _flags(config: type[Config]) -> set[str]:
     names = set(by_name(config))
-    common = {"--config", "--debug", "--follow-links", "--help"}
+    common = {"--config", "--debug", "--follow-links", "--help", "--help-all"}
     return {flag(name) for name in names} | {flag(f"no_{name}") for name in names} | common

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from bough.config.groups import LimitsConfig
-from bough.engines import openai
-from bough.engines.openai import OpenAIEngine, ServerLimits
+from bough.engines import http
+from bough.engines.http import ServerLimits
+from bough.engines.openai import OpenAIEngine
 from bough.rollouts.agents import ModelAgent
 from bough.rollouts.collect import collect
 from bough.rollouts.runner import LocalRunner, attempts
@@ -96,7 +97,7 @@ ANSWERS: dict[str, Reply | Callable[[], Reply]] = {
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_a_hostile_answer_costs_its_own_episode_only(name: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(openai, "MAX_BODY", 4 << 20)
+    monkeypatch.setattr(http, "MAX_BODY", 4 << 20)
     kept: dict[str, Trajectory] = {}
     hostile = ANSWERS[name]() if callable(ANSWERS[name]) else ANSWERS[name]
 
@@ -121,13 +122,13 @@ def test_a_hostile_answer_costs_its_own_episode_only(name: str, monkeypatch: pyt
 
 
 def test_a_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(openai, "MAX_BODY", 4 << 20)
+    monkeypatch.setattr(http, "MAX_BODY", 4 << 20)
     packed = bomb()
 
     async def ask(url: str) -> None:
-        server = openai.Server(url)
+        server = http.Server(url)
         try:
-            with pytest.raises(openai.EngineError, match="answered more than 4 MiB"):
+            with pytest.raises(http.EngineError, match="answered more than 4 MiB"):
                 await server.get("/models")
         finally:
             await server.close()
@@ -143,7 +144,7 @@ def test_a_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_packed_answer_is_read():
     async def ask(url: str) -> Any:
-        server = openai.Server(url)
+        server = http.Server(url)
         try:
             return await server.get("/models")
         finally:

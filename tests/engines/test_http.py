@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bough.engines.base import EngineError
-from bough.engines.openai import RequestRefusedError, Server, ServerLimits
+from bough.engines.http import RequestRefusedError, Server, ServerLimits
 from bough.errors import InputError
 from tests.engines.stand_in import Reply, in_turn, serving
 

@@ -13,7 +13,8 @@ from bough.chat.builder import CallBuilder
 from bough.chat.template import ChatTemplate, load_template
 from bough.config.groups import SamplingConfig
 from bough.engines.base import Answer, ContextFullError, EngineError
-from bough.engines.openai import OpenAIEngine, ServerLimits
+from bough.engines.http import ServerLimits
+from bough.engines.openai import OpenAIEngine
 from bough.errors import InputError
 from bough.types import Message, Task, Trajectory, Turn
 from tests.engines.stand_in import Json, Reply, in_turn, said, serving, vllm_chat

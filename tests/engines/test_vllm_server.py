@@ -13,7 +13,7 @@ import pytest
 
 from bough.config.groups import SamplingConfig
 from bough.engines.base import ContextFullError, EngineError, Generated
-from bough.engines.openai import ServerLimits
+from bough.engines.http import ServerLimits
 from bough.engines.vllm import LogprobsMode, VLLMServerEngine
 from bough.errors import InputError
 from tests.engines.stand_in import Json, Reply, StandIn, serving

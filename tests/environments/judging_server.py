@@ -1,6 +1,5 @@
 """A small server that speaks OpenAI's wire, with answers that a test chooses."""
 
-import gzip
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -20,7 +19,6 @@ class JudgingServer:
     url: str = ""
     bodies: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
-    encoding: str = "identity"
 
 
 @contextmanager
@@ -36,9 +34,8 @@ def judging(answer: Callable[[dict[str, Any]], Answer]) -> Iterator[JudgingServe
             found = served.answer(body)
             status, content = found if isinstance(found, tuple) else (200, completion(found))
             self.send_response(status)
-            packed = gzip.compress(content.encode()) if served.encoding == "gzip" else content.encode()
+            packed = content.encode()
             self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Encoding", served.encoding)
             self.send_header("Content-Length", str(len(packed)))
             self.end_headers()
             self.wfile.write(packed)

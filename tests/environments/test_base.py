@@ -1,6 +1,16 @@
+from types import MappingProxyType
+from typing import Any
+
 import pytest
 
-from bough.environments.base import Environment, NoTasksError, Observation
+from bough.environments.base import (
+    MAX_TEXT,
+    Environment,
+    EnvironmentFailedError,
+    NoTasksError,
+    Observation,
+    check_observation,
+)
 from bough.types import Task
 from tests.environments.worlds import NotAnEnvironment
 
@@ -11,13 +21,7 @@ def test_what_is_said_goes_on_and_what_ends_is_over():
     over = Observation.end("Correct.", success=True, reward=1.0)
     assert over.done and over.terminated and not over.truncated and over.success and over.reward == 1.0
     assert Observation(truncated=True).done
-
-
-def test_an_end_may_be_silent():
     assert Observation.end(success=False).messages == ()
-
-
-def test_the_start_has_rules_and_what_is_seen_first():
     start = Observation.begin("Count.", "To 3.", hint=" Begin.")
     assert [(message.role, message.content) for message in start.messages] == [("system", "Count."), ("user", "To 3.")]
     assert start.text == "Count.\n\nTo 3. Begin."
@@ -31,3 +35,31 @@ def test_an_environment_without_tasks_says_how_they_are_given():
     with pytest.raises(NoTasksError, match="Silent makes no tasks of its own; give them with --task-file"):
         Silent.tasks(Silent.Options())
     assert Silent(Task(id="a")).say("go") == "go"
+
+
+def nested(depth: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(depth):
+        value = {"properties": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    ("tool", "why"),
+    [
+        ({"description": "\ud800"}, "that cannot be kept as JSON: "),
+        ({"default": float("nan")}, "that cannot be kept as JSON: "),
+        ({"default": object()}, "that cannot be kept as JSON: "),
+        (nested(400), "that cannot be kept as JSON: "),
+        ({"description": "x" * MAX_TEXT}, f"at most {MAX_TEXT:,} are allowed"),
+    ],
+    ids=["half a surrogate pair", "NaN", "an object", "deep", "huge"],
+)
+def test_tools_that_no_prompt_or_record_can_hold_are_the_environments_failure(tool: dict[str, Any], why: str):
+    with pytest.raises(EnvironmentFailedError, match=f"^start gave tools .*{why}"):
+        check_observation("start", Observation.say("Begin.", tools=(tool,)))
+
+
+def test_tools_may_be_any_mapping_of_json_values():
+    given = Observation.say("Begin.", tools=(MappingProxyType({"name": "look"}), nested(150)))
+    assert check_observation("start", given) is given

@@ -89,7 +89,7 @@ def test_an_answer_is_asked_for_once_and_kept_by_content(tmp_path: Path):
 
 
 def test_a_judge_that_fails_leaves_the_attempt_unscored_and_is_asked_again(tmp_path: Path):
-    answers: list[Any] = [(401, "no"), (200, "no JSON"), '{"score": 5}']
+    answers: list[Any] = [(401, "no"), (200, "{}"), '{"score": 5}']
     with judging(lambda _: answers.pop(0)) as server:
         where = settings(tmp_path, server.url)
         for why in ("answered 401: no", "answered something that is not a chat completion"):
@@ -305,15 +305,6 @@ def test_a_server_that_answers_something_else_is_a_failure(tmp_path: Path, body:
     assert rubric.failed == {"judge": 1}
 
 
-def test_an_answer_that_is_compressed_is_not_unpacked(tmp_path: Path):
-    """Its size could not be limited."""
-    with judging(polite) as server:
-        server.encoding = "gzip"
-        rubric = Rubric({"judge": settings(tmp_path, server.url)})
-        assert rubric.score(episode("please")).rewards["judge"] is None
-    assert rubric.failed == {"judge": 1}
-
-
 def test_the_key_comes_from_the_environment_and_stays_out_of_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("JUDGE_KEY", "sk-secret-1")
     with judging(lambda _: (401, "wrong key sk-secret-1")) as server:
@@ -321,7 +312,7 @@ def test_the_key_comes_from_the_environment_and_stays_out_of_messages(tmp_path: 
         rubric = Rubric({"judge": where})
         rubric.score(episode("please"))
     assert server.keys == ["Bearer sk-secret-1"]
-    assert "answered 401: wrong key [key]" in rubric.why["judge"] and "sk-secret" not in json.dumps(rubric.to_json())
+    assert "answered 401: wrong key ***" in rubric.why["judge"] and "sk-secret" not in json.dumps(rubric.to_json())
     with pytest.raises(InputError, match="sent unencrypted"):
         Rubric({"judge": {**where, "base_url": "http://example.org/v1"}})
 
@@ -332,7 +323,7 @@ def test_the_key_comes_from_the_environment_and_stays_out_of_messages(tmp_path: 
         ({"model": ""}, "a judge needs model"),
         ({"api_key": "sk-1"}, "api_key is not a setting; did you mean api_key_variable?"),
         ({"rubric": "absent.md"}, "the rubric 'absent.md' cannot be read"),
-        ({"base_url": "file:///etc/passwd"}, "it must be an address such as"),
+        ({"base_url": "file:///etc/passwd"}, "is not a server address"),
         ({"timeout_s": 0}, "timeout_s must be above 0"),
     ],
 )

@@ -237,19 +237,6 @@ def test_a_reward_cannot_change_the_record_nor_what_other_rewards_see(reward: Ca
     assert scored.model_copy(update={"rewards": record.rewards}) == recorded()
 
 
-def test_a_sequence_that_fails_when_it_is_read_costs_only_its_group(caplog: pytest.LogCaptureFixture):
-    class Lazy(list[float]):
-        def __getitem__(self, place: Any) -> Any:
-            raise ConnectionError("the judge is away")
-
-    def rank(attempts: list[Trajectory]) -> list[float]:
-        return Lazy([1.0] * len(attempts))
-
-    scored = Rubric([rank, "outcome"]).score_all([trajectory(turn(), id=name, success=True) for name in "ab"])
-    assert [one.rewards["outcome"] for one in scored] == [1.0, 1.0] and scored[0].rewards["rank"] is None
-    assert "the judge is away" in caplog.text
-
-
 def test_what_is_not_a_function_of_a_trajectory_is_refused_by_name():
     with pytest.raises(InputError, match="the reward max is not a function of a trajectory"):
         Rubric({"builtins:max": 1.0})

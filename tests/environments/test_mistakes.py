@@ -40,14 +40,8 @@ def at(rule: Rule, *turns: Turn | str, **more: object) -> list[int]:
 
 def test_the_second_of_two_equal_actions_with_the_same_result_is_a_loop():
     assert at(loop, "look", "look", "look", "go") == [1, 2]
-
-
-def test_another_result_or_progress_makes_it_no_loop():
     assert at(loop, turn("next", "page 1"), turn("next", "page 2")) == []
     assert at(loop, turn("pump", progress=0.1), turn("pump", progress=0.2), turn("pump", progress=0.2)) == [2]
-
-
-def test_repeating_what_had_no_effect_the_second_time_is_a_loop():
     sold_out = [turn("buy", "Bought."), turn("buy", "Sold out.")]
     assert at(partial(loop, rules=SHOP), *sold_out) == [1] and at(loop, *sold_out) == []
     assert at(loop, turn("x", "A."), turn("x", "B.", error="invalid_action")) == [1]
@@ -57,25 +51,19 @@ def test_a_cycle_is_a_loop_when_it_closes_for_the_second_time():
     assert at(loop, "a", "b", "a", "b", "a") == [3, 4]
     assert at(loop, "a", "b", "c", "a", "b", "c") == [5]
     assert at(loop, *"abcdeabcde") == [], "longer cycles may be a search that goes round"
-
-
-def test_coming_back_with_something_else_in_hand_is_no_loop():
     assert at(loop, "go to fridge 1", "go to shelf 1", "take apple 1 from shelf 1", "go to fridge 1") == []
 
 
-def test_the_environments_own_word_for_a_premature_end_counts():
+def test_a_claim_of_success_counts_where_the_environment_knows_one():
     assert at(premature_success, "go", "I have finished", stop="premature_success") == [1]
     assert at(premature_success, "go", "I have finished", stop="max_turns") == []
+    assert at(partial(premature_success, rules=SHOP), "leave", "leave", success=True) == [0]
+    assert at(premature_success, "leave", "task succeeded", "leave") == []
 
 
 def test_what_had_no_effect_is_invalid():
     turns = ["go", turn("fly", error="invalid_action"), turn("?", error="malformed"), turn("x", "Sold out.")]
     assert at(invalid_action, *turns) == [1, 2] and at(partial(invalid_action, rules=SHOP), *turns) == [1, 2, 3]
-
-
-def test_a_claim_is_what_the_environment_says_it_is():
-    assert at(partial(premature_success, rules=SHOP), "leave", "leave", success=True) == [0]
-    assert at(premature_success, "leave", "task succeeded", "leave") == []
 
 
 def test_an_environments_rules_come_after_the_generic_ones_and_may_replace_them():

@@ -1,33 +1,32 @@
 import tomllib
+from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bough.environments import registry
-from bough.environments.base import Environment
-from bough.environments.registry import find, find_listed
+import bough
+from bough.config.groups import CollectConfig
+from bough.config.online import OnlineEnvironmentConfig
+from bough.environments import given, registry
+from bough.environments.base import Environment, EnvironmentFailedError, NoTasksError
+from bough.environments.registry import OwnAgent, find, find_listed, own_agent
+from bough.environments.tasks import tasks_of
 from bough.errors import InputError
+from bough.methods.grpo import GRPOConfig
+from bough.types import Task
 from tests.environments.worlds import Counting
 
 WORLDS = Path(__file__).parent / "worlds.py"
 
 
-def test_a_class_of_a_module():
+def test_a_class_of_a_module_or_of_a_file(tmp_path: Path):
     assert find("tests.environments.worlds:Counting") is Counting
-
-
-def test_a_class_of_a_file_is_loaded_once():
     found = find(f"{WORLDS}:Counting")
     assert found.name == "counting" and found is find(f"{WORLDS}:Counting")
-
-
-def test_records_do_not_hold_where_a_file_lies(tmp_path: Path):
     (tmp_path / "shop.py").write_text("class Shop:\n    def start(self): ...\n    def step(self, reply): ...\n")
     assert find(f"{tmp_path}/shop.py:Shop").name == f"{tmp_path.name}/shop.py:Shop"
-
-
-def test_a_class_without_our_base_gets_the_rest_of_the_contract():
     found = find("tests.environments.worlds:NotAnEnvironment")
     assert issubclass(found, Environment) and found.max_turns == 50
     assert found.name == "tests.environments.worlds:NotAnEnvironment"
@@ -103,3 +102,193 @@ def test_an_installation_without_entry_points_says_what_to_do(monkeypatch: pytes
     monkeypatch.setattr(registry, "plugged_in", dict)
     with pytest.raises(InputError, match=r"no environment is registered.*run pip install again"):
         find("household")
+
+
+def test_every_registered_environment_is_listed_with_its_options():
+    found = {one.name: one for one in bough.list_environments()}
+    assert {"household", "interpreter", "web"} <= set(found)
+    household = found["household"]
+    assert household.problem is None and household.max_turns == 50
+    assert "admissible" in {option.name for option in household.options}
+    assert household.summary and "\n" not in household.summary
+
+
+def test_one_that_cannot_be_loaded_is_listed_with_the_reason(monkeypatch: pytest.MonkeyPatch):
+    def broken(name: str) -> None:
+        raise InputError(f"{name} needs a package")
+
+    monkeypatch.setattr(registry, "find", broken)
+    assert {one.problem for one in bough.list_environments()} >= {"household needs a package"}
+
+
+class Machine:
+    """Programs that are there, and what each command's exit status is."""
+
+    def __init__(self, monkeypatch, *, programs, user, fails=()):
+        self.commands, self.programs, self.fails = [], programs, list(fails)
+        monkeypatch.setattr(registry.shutil, "which", lambda name: f"/usr/bin/{name}" if name in programs else None)
+        monkeypatch.setattr(registry.os, "geteuid", lambda: user)
+        monkeypatch.setattr(registry.subprocess, "run", self.run)
+
+    def run(self, command, **_):
+        words = [word for word in command if not word.startswith(("-o", "Acquire::", "DPkg::"))]
+        self.commands.append(" ".join(words))
+        failed = words[:3] in self.fails or self.commands[-1] in self.fails
+        return type("Done", (), {"returncode": 100 if failed else 0})
+
+
+def test_root_or_who_has_sudo_without_a_password_installs_with_apt_get(monkeypatch):
+    Machine(monkeypatch, programs=["apt-get", "sudo"], user=0)
+    assert registry.installer() == ["apt-get", *registry.PATIENCE]
+    machine = Machine(monkeypatch, programs=["apt-get", "sudo"], user=1000)
+    assert registry.installer() == ["sudo", "-n", "apt-get", *registry.PATIENCE]
+    assert machine.commands == ["sudo -n apt-get --version"]
+
+
+@pytest.mark.parametrize(
+    ("programs", "fails"),
+    [(["apt-get"], []), (["apt-get", "sudo"], ["sudo -n apt-get --version"]), (["dnf", "sudo"], [])],
+    ids=["no sudo", "sudo asks for a password", "no apt-get"],
+)
+def test_nobody_else_installs_anything(monkeypatch, programs, fails):
+    Machine(monkeypatch, programs=programs, user=1000, fails=fails)
+    assert registry.installer() is None
+
+
+def test_old_lists_are_renewed_first(monkeypatch):
+    machine = Machine(monkeypatch, programs=["apt-get"], user=0)
+    assert registry.install(["apt-get"], "tree")
+    install = "apt-get install --yes --no-install-recommends tree"
+    assert machine.commands == [install]
+    machine = Machine(monkeypatch, programs=["apt-get"], user=0, fails=[install])
+    assert not registry.install(["apt-get"], "tree")
+    assert machine.commands == [install, "apt-get update", install]
+
+
+AGENT = """
+def tasks(split):
+    yield {"question": split}
+    yield {"question": "again"}
+
+def play(task, base_url):
+    return True
+"""
+
+
+def test_a_function_of_a_file_is_found_with_its_tasks(tmp_path: Path):
+    (tmp_path / "mine.py").write_text(AGENT)
+    found = find(f"agent:{tmp_path / 'mine.py'}:play")
+    assert issubclass(found, OwnAgent) and found.parameters == ("task", "base_url")
+    assert found.name == f"agent:{tmp_path.name}/mine.py:play", "no absolute path goes into records"
+    tasks = list(tasks_of(found, options={}, split="unseen"))
+    assert [task.data["question"] for task in tasks] == ["unseen", "again"]
+    assert {task.environment for task in tasks} == {found.name} and len({task.id for task in tasks}) == 2
+
+
+def test_tasks_may_be_the_functions_own_or_come_from_an_async_generator(tmp_path: Path):
+    def play(task: Task, base_url: str) -> None: ...
+
+    def own(seed: int) -> list[Task]:
+        return [Task(id=f"task {seed}")]
+
+    play.tasks = own  # type: ignore[attr-defined]
+    assert [task.id for task in tasks_of(own_agent(play, "play"), options={}, seed=7)] == ["task 7"]
+
+    def play(task: Task, base_url: str) -> None: ...
+
+    async def own() -> Any:
+        yield {"n": 1}
+        yield Task(id="two")
+
+    play.tasks = own  # type: ignore[attr-defined]
+    assert [task.data for task in tasks_of(own_agent(play, "play"), options={})] == [{"n": 1}, {}]
+
+
+def test_tasks_that_are_missing_or_of_another_type_are_refused():
+    def play(task: Task, base_url: str) -> None: ...
+
+    play.tasks = None  # type: ignore[attr-defined]
+    with pytest.raises(NoTasksError, match=r"define a function tasks\(split, seed\) beside it, or give --task-file"):
+        list(tasks_of(own_agent(play, "play"), options={}))
+
+    def play(task: Task, base_url: str) -> None: ...
+
+    play.tasks = lambda: [1]  # type: ignore[attr-defined]
+    with pytest.raises(EnvironmentFailedError, match=r"of type int; it must yield mappings or bough\.Task objects"):
+        list(tasks_of(own_agent(play, "play"), options={}))
+
+
+def test_a_function_that_was_handed_in_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch):
+    def mine(client: Any) -> None: ...
+
+    monkeypatch.setitem(given.AGENTS, "mine", mine)
+    assert find("agent:mine").name == "agent:mine"
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (7, "is of type int; it must be a function"),
+        (OwnAgent, "it must be a function"),
+        (lambda task, browser, base_url: None, "needs 'browser', which it is not given"),
+        (lambda task: None, "takes neither base_url nor client"),
+    ],
+)
+def test_what_cannot_be_called_is_refused(function: Any, words: str):
+    with pytest.raises(InputError, match=words):
+        own_agent(function, "mine")
+
+
+@pytest.mark.parametrize(
+    ("function", "parameters"),
+    [
+        (lambda base_url: None, ("base_url",)),
+        (lambda task, client, tries=3: None, ("task", "client")),
+        (lambda **given: None, ("task", "base_url", "model", "seed")),
+    ],
+)
+def test_a_function_gets_what_it_asks_for(function: Callable[..., Any], parameters: tuple[str, ...]):
+    assert own_agent(function, "mine").parameters == parameters
+
+
+@pytest.mark.parametrize("name", ["mine", "nowhere:play", "no/such/file.py:play"])
+def test_a_name_that_leads_nowhere_is_an_input_error(name: str):
+    with pytest.raises(InputError):
+        find(f"agent:{name}")
+
+
+def test_an_agent_takes_no_steps():
+    environment = own_agent(lambda base_url: None, "mine")(Task(id="a"))
+    with pytest.raises(EnvironmentFailedError, match="it plays by itself"):
+        environment.start()
+
+
+def test_the_flag_names_an_environment(tmp_path: Path):
+    parsed = CollectConfig.load(None, {"own_agent": "mine.py:play", "output": "x"})
+    assert parsed.environment.name == "agent:mine.py:play" and parsed.environment.own_agent is None
+    assert parsed.agent.model == "smollm2", "the part called agent is another matter"
+    config = GRPOConfig(agent="mine.py:play", max_steps=1, output_dir=tmp_path)
+    assert config.environment.name == "agent:mine.py:play"
+    assert OnlineEnvironmentConfig(**config.environment.model_dump()) == config.environment
+
+
+def test_an_agent_in_place_of_an_environment_not_besides_it():
+    with pytest.raises(InputError, match="give either environment or agent"):
+        CollectConfig(own_agent="mine.py:play", environment="web", output="x")
+
+
+@pytest.mark.parametrize("line", ["agent: mine.py:play", "own_agent: mine.py:play", "environment: agent:mine.py:play"])
+def test_a_file_may_not_name_an_agent(tmp_path: Path, line: str):
+    (tmp_path / "collect.yaml").write_text(f"{line}\noutput: x\n")
+    with pytest.raises(InputError, match="names code"):
+        CollectConfig.load(tmp_path / "collect.yaml")
+
+
+def test_the_part_called_agent_may_still_be_in_a_file(tmp_path: Path):
+    (tmp_path / "collect.yaml").write_text("agent: {model: tiny}\nenvironment: web\noutput: x\n")
+    config = CollectConfig.load(tmp_path / "collect.yaml")
+    assert (config.agent.model, config.environment.name) == ("tiny", "web")
+    flags = {"own_agent": "mine.py:play"}
+    (tmp_path / "collect.yaml").write_text("agent: {model: tiny}\noutput: x\n")
+    config = CollectConfig.load(tmp_path / "collect.yaml", flags)
+    assert (config.agent.model, config.environment.name) == ("tiny", "agent:mine.py:play")

@@ -7,7 +7,7 @@ import pytest
 
 from bough.curation.advantages import group_advantages
 from bough.environments.rewards import bounded
-from bough.environments.rubric import Rubric, score
+from bough.environments.rubric import REWARDS, Rubric, find, parameters, score
 from bough.errors import InputError, RewardRangeError
 from bough.types import Task, Trajectory
 from tests.environments.records import trajectory, turn
@@ -36,10 +36,12 @@ def test_each_reward_goes_by_its_name_and_the_total_is_their_weighted_sum():
     assert rubric.failed == {}
 
 
-def test_scoring_twice_gives_the_same():
+def test_scoring_twice_gives_the_same_and_a_list_weighs_each_1():
     rubric = Rubric({"outcome": {"failure": -1}, "tool_call": {"failure": -1}})
     once = rubric.score(trajectory(turn(tool=True), success=False))
     assert once.rewards["total"] == pytest.approx(-0.9) and rubric.score(once) == once
+    scored = Rubric([judged, "outcome"]).score(trajectory(turn(), turn(), success=True))
+    assert scored.rewards == {"judged": 2.0, "outcome": 1.0, "total": 3.0}
 
 
 @pytest.mark.parametrize("name", ["broken", "endless", "wordy"])
@@ -67,13 +69,10 @@ def test_a_reward_outside_its_declared_range_stops_the_run():
         Rubric({"progress": 1.0}).score(trajectory(turn(progress=5.0), success=False))
 
 
-def test_none_is_counted_like_a_failure():
+def test_a_reward_without_a_value_is_counted_unless_its_weight_is_0():
     rubric = Rubric({"progress": 1.0})
     assert rubric.score(trajectory(turn(), success=False)).rewards == {"progress": None, "total": None}
     assert rubric.failed == {"progress": 1}
-
-
-def test_a_reward_of_weight_0_is_only_looked_at():
     rubric = Rubric({"outcome": 1.0, "progress": 0.0})
     assert rubric.score(trajectory(turn(), success=False)).rewards == {"outcome": 0.0, "progress": None, "total": 0.0}
 
@@ -127,11 +126,6 @@ def test_a_reward_of_a_group_compares_the_attempts_at_each_task():
 def test_a_reward_of_a_group_cannot_score_one_attempt_alone():
     with pytest.raises(InputError, match="the reward rank compares attempts; score them together"):
         Rubric([rank]).score(trajectory(turn()))
-
-
-def test_functions_and_names_go_together_and_a_list_weighs_each_1():
-    scored = Rubric([judged, "outcome"]).score(trajectory(turn(), turn(), success=True))
-    assert scored.rewards == {"judged": 2.0, "outcome": 1.0, "total": 3.0}
 
 
 def test_async_rewards_run_at_the_same_time_also_inside_a_running_loop():
@@ -194,3 +188,61 @@ def test_a_total_that_is_not_finite_is_not_known():
 
     scored = Rubric({large: 100.0, "outcome": 1.0}).score(trajectory(success=True))
     assert scored.rewards == {"large": 1e308, "outcome": 1.0, "total": None}
+
+
+def test_the_named_reward_counts():
+    assert score(trajectory(rewards={"a": 1.0, "total": 2.0}), "a") == 1.0
+    assert score(trajectory(rewards={"a": 1.0}), "b") is None
+
+
+def test_without_a_name_the_total_then_reward_then_the_only_one_then_the_outcome():
+    assert score(trajectory(rewards={"outcome": 1.0, "reward": 3.0, "total": 2.0})) == 2.0
+    assert score(trajectory(rewards={"outcome": 1.0, "reward": 3.0})) == 3.0
+    assert score(trajectory(rewards={"brevity": 0.5})) == 0.5
+    assert score(trajectory(rewards={"brevity": 0.5, "outcome": 1.0})) == 1.0
+
+
+def test_a_total_that_was_not_scored_is_not_replaced_by_another():
+    assert score(trajectory(rewards={"outcome": 1.0, "total": None}, success=True)) is None
+
+
+def test_without_rewards_success_counts():
+    assert [score(trajectory(success=success)) for success in (True, False, None)] == [1.0, 0.0, None]
+    assert score(trajectory(rewards={"a": 1.0, "b": 2.0}, success=True)) is None
+
+
+def always(trajectory: object) -> float:
+    return 0.25
+
+
+NUMBER = 3
+
+
+def test_ours_go_by_their_names():
+    ours = {"outcome", "progress", "steps", "format", "mistakes", "tool_call", "overlong"}
+    assert set(REWARDS) == ours | {"judge", "judge_ranking"}
+    assert all(find(name) is reward for name, reward in REWARDS.items())
+    assert all(REWARDS[name].__name__ == name for name in ours)
+
+
+def test_a_function_of_a_module_or_of_a_file(tmp_path: Path):
+    assert find(f"{__name__}:always") is always
+    (tmp_path / "mine.py").write_text("def brevity(t, *, base=2):\n    return 1 / base ** len(t.turns)\n")
+    brevity = find(f"{tmp_path / 'mine.py'}:brevity")
+    assert brevity(trajectory()) == 1.0 and parameters(brevity) == ["base"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("outcom", "there is no reward 'outcom'; did you mean outcome? (your own: module:function"),
+        ("nowhere.at_all:f", "cannot be loaded: nowhere.at_all raised ModuleNotFoundError"),
+        ("missing.py:f", "missing.py: there is no such file"),
+        (f"{__name__}:alwys", "has no 'alwys'; did you mean always?"),
+        (f"{__name__}:NUMBER", "is of type int; it must be a function"),
+    ],
+)
+def test_what_is_not_there_is_named(name: str, said: str):
+    with pytest.raises(InputError) as error:
+        find(name)
+    assert said in str(error.value)

@@ -1,4 +1,5 @@
 import asyncio
+import gzip
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -9,7 +10,7 @@ from pydantic import Field
 
 from bough.config.base import Config
 from bough.environments.base import EnvironmentFailedError
-from bough.environments.tasks import configured, first_tasks, tasks_of
+from bough.environments.tasks import configured, first_tasks, read_tasks, tasks_of
 from bough.errors import InputError
 from bough.types import Task
 from bough.worlds.interpreter.environment import Interpreter
@@ -26,19 +27,15 @@ class Choosy(Counting):
         yield Task(id="only", seed=seed, data={"words": options.words, "size": options.size, "split": split})
 
 
-def test_tasks_name_their_environment():
+def test_tasks_name_their_environment_and_options_reach_them():
     [task] = islice(tasks_of(Counting, options={}, split="unseen", seed=7), 1)
     assert task == Task(id="unseen-7-0", environment="counting", data={"goal": 2, "number": 0})
-
-
-def test_options_reach_the_tasks_and_lists_may_be_written_with_commas():
     [task] = tasks_of(Choosy, options={"words": "a, b,c", "size": 3}, seed=5)
     assert task.data == {"words": ["a", "b", "c"], "size": 3, "split": "train"} and task.seed == 5
-
-
-def test_an_unknown_option_is_an_error_with_the_nearest():
     with pytest.raises(InputError, match="sice is not a setting; did you mean size"):
         next(tasks_of(Choosy, options={"sice": 3}))
+    with pytest.raises(InputError, match=r"--options of interpreter has 1 problem:\n.* is not a setting"):
+        next(tasks_of(Interpreter, options={"no_such_option": 1}))
 
 
 def test_tasks_of_a_file_are_tasks_or_any_object(tmp_path: Path):
@@ -143,11 +140,6 @@ def test_tasks_that_cannot_be_made_are_the_environments_fault(given: Any, compla
         next(tasks_of(Wrong, options={}))
 
 
-def test_a_misspelt_option_is_reported_with_the_environments_name():
-    with pytest.raises(InputError, match=r"--options of interpreter has 1 problem:\n.* is not a setting"):
-        next(tasks_of(Interpreter, options={"no_such_option": 1}))
-
-
 def test_tasks_may_be_an_async_generator_or_a_coroutine():
     class Generated(Counting):
         @classmethod
@@ -166,3 +158,37 @@ def test_tasks_may_be_an_async_generator_or_a_coroutine():
     for environment_class in (Generated, Awaited):
         assert [task.id for task in tasks_of(environment_class, options={})] == ["0", "1", "2"]
         assert asyncio.run(inside_a_loop(environment_class)) == ["0", "1", "2"]
+
+
+def test_a_file_that_is_not_there_is_an_input_error(tmp_path: Path):
+    with pytest.raises(InputError, match=r"nope\.jsonl: there is no such file"):
+        next(read_tasks(tmp_path / "nope.jsonl", "counting"))
+
+
+def test_a_file_that_is_cut_is_an_input_error_after_its_good_rows(tmp_path: Path):
+    whole = gzip.compress(b"".join(b'{"goal": %d}\n' % number for number in range(50_000)))
+    (tmp_path / "tasks.jsonl.gz").write_bytes(whole[:-20])
+    tasks = read_tasks(tmp_path / "tasks.jsonl.gz", "counting")
+    assert next(tasks).data == {"goal": 0}
+    with pytest.raises(InputError, match=r"tasks\.jsonl\.gz: the file cannot be read after line \d+"):
+        list(tasks)
+
+
+def test_a_folder_is_read_shard_by_shard(tmp_path: Path):
+    for name, goal in (("b", 2), ("a", 1)):
+        (tmp_path / f"{name}.jsonl").write_text(f'{{"goal": {goal}}}\n')
+    assert [task.data["goal"] for task in read_tasks(tmp_path, "counting")] == [1, 2]
+
+
+def test_a_repeated_row_is_skipped_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    file = tmp_path / "tasks.jsonl"
+    file.write_text('{"id": "a", "goal": 2}\n{"goal": 3}\n{"id": "a", "goal": 2}\n{"goal": 3}\n{"goal": 4}\n')
+    assert [task.data["goal"] for task in read_tasks(file, "counting")] == [2, 3, 4]
+    assert "tasks.jsonl: 2 rows repeat an earlier one and are skipped, line 3 first" in caplog.text
+
+
+def test_two_tasks_with_the_same_id_are_named_by_their_lines(tmp_path: Path):
+    file = tmp_path / "tasks.jsonl"
+    file.write_text('{"id": "a", "goal": 2}\n\n{"id": "a", "goal": 3}\n')
+    with pytest.raises(InputError, match=r"tasks\.jsonl:3: the id 'a' is also the id of another task, in line 1"):
+        list(read_tasks(file, "counting"))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import bough
-from bough.chat import hermes
+from bough.chat import tool_calls
 from bough.environments.base import MAX_TEXT, Observation
 from bough.environments.isolated import Isolated
 from bough.environments.tools import ToolEnvironment, ToolError
@@ -67,7 +67,7 @@ class Patient(Shop):
 
 
 def call(name: str, **arguments: Any) -> str:
-    return hermes.call_text(ToolCall(name=name, arguments=arguments))
+    return tool_calls.call_text(ToolCall(name=name, arguments=arguments))
 
 
 def played(*replies: str, environment_class: type[ToolEnvironment] = Shop, timeout_s: float = 60) -> list[Observation]:

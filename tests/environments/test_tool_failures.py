@@ -1,7 +1,6 @@
 """What the agent's arguments make a tool raise is the agent's failure; what fails around it loses the episode."""
 
 import asyncio
-import json
 import logging
 import sys
 import time
@@ -10,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic_core import to_json
 
-from bough.chat import hermes
+from bough.chat import tool_calls
 from bough.config.groups import LimitsConfig
 from bough.environments import tools
 from bough.environments.base import EnvironmentFailedError, Observation
@@ -177,12 +175,6 @@ def test_a_path_that_the_agent_named_is_not_infrastructure_but_the_disk_is():
     assert is_infrastructure(OSError(28, "full")) and is_infrastructure(OSError())
 
 
-def test_calls_as_data_and_as_text_get_the_same_error():
-    call = ToolCall(name="do", arguments={"what": "KeyError"})
-    data, text = stepped(said("do", what="KeyError"), hermes.call_text(call))
-    assert data == text and data.messages[0].content == "Error: do raised KeyError: 'missing'"
-
-
 def test_an_answer_that_raises_is_the_agents_mistake_too():
     wrong, right = stepped("five", "5")
     assert wrong.error == "tool_raised" and "invalid literal for int()" in wrong.text and not wrong.done
@@ -267,7 +259,7 @@ def collected(script: Script) -> tuple[Any, list[Trajectory]]:
 
 def test_a_model_cannot_leave_the_statistics_by_raising(caplog: pytest.LogCaptureFixture):
     """Every episode counts as a failure, and the author's line is logged once."""
-    reply = hermes.call_text(ToolCall(name="do", arguments={"what": "KeyError"}))
+    reply = tool_calls.call_text(ToolCall(name="do", arguments={"what": "KeyError"}))
     with caplog.at_level(logging.WARNING):
         tally, kept = collected(Script([reply]))
     assert (tally.episodes, tally.successes, tally.lost, tally.faults) == (4, 0, {}, {})
@@ -278,28 +270,8 @@ def test_a_model_cannot_leave_the_statistics_by_raising(caplog: pytest.LogCaptur
     assert caplog.text.count("do raised KeyError: 'missing' (") == 1 and "test_tool_failures.py" in caplog.text
 
 
-def test_a_trajectory_without_raised_errors_says_nothing_of_them():
-    _, kept = collected(Script([hermes.call_text(ToolCall(name="sell", arguments={"item": "apple"}))]))
-    assert all(one.success and "tools_raised" not in one.info for one in kept)
-
-
 def test_env_check_reports_a_tool_that_raises_for_the_expert():
     report = asyncio.run(check(Calling, None, [Task(id="t")]))
     found = "\n".join(report.problems)
     assert "do raised KeyError: 'missing'" in found and "test_tool_failures.py" in found
     assert "answer raised ValueError" in found, "nonsense reaches answer"
-
-
-def test_an_observation_with_raised_errors_can_be_written_as_json():
-    [observation] = stepped(said("do", what="KeyError"))
-    assert json.loads(to_json(dict(observation.info)))["raised"][0]["place"].startswith("do raised KeyError")
-
-
-def test_an_environments_own_info_of_that_name_does_no_harm():
-    for info in ({"raised": 5}, {"raised": [1, "a"]}, None, {}):
-        assert raised_in(info) == []
-
-
-def test_paths_are_shown_as_elsewhere(tmp_path: Path):
-    [observation] = stepped(said("do", what="KeyError"))
-    assert str(Path(__file__).parent) not in raised_in(observation.info)[0].failure

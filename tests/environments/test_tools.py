@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bough.chat import hermes
+from bough.chat import tool_calls
 from bough.cli import main
 from bough.environments.base import Observation
 from bough.environments.isolated import Isolated
@@ -79,14 +79,15 @@ def played(*replies: Message | str, environment_class: type[ToolEnvironment] = C
 def test_the_tools_are_offered_at_the_start_in_the_order_they_are_written():
     [start] = played()
     assert [one["function"]["name"] for one in start.tools] == ["add", "reset", "breaks"]
+    assert list(Answering.schemas) == ["add", "reset", "breaks"]
 
 
 def test_calls_as_data_and_as_text_do_the_same():
-    for reply in (said(call("add", number=2)), hermes.call_text(call("add", number=2))):
+    for reply in (said(call("add", number=2)), tool_calls.call_text(call("add", number=2))):
         observation = played(reply)[1]
         assert observation.messages == (Message(role="tool", name="add", content='{"total":2}'),)
         assert observation.error is None and not observation.done
-        assert observation.action == hermes.call_text(call("add", number=2))
+        assert observation.action == tool_calls.call_text(call("add", number=2))
 
 
 def test_a_result_has_the_id_of_its_call():
@@ -144,15 +145,12 @@ def test_a_reply_without_a_call_is_invalid_unless_the_author_takes_answers():
     assert played("5", environment_class=Answering)[1].success
 
 
-def test_call_refuses_a_name_that_is_not_a_tools():
+def test_experts_and_people_write_calls_of_tools_that_exist():
     with pytest.raises(InputError, match=r"test_tools\.py:\d+: Counter has no tool 'ad'; the tools are add, reset"):
         Counter(Task(id="t")).call("ad", number=1)
-    assert Counter(Task(id="t")).call("add", number=1) == hermes.call_text(call("add", number=1))
-
-
-def test_a_person_may_write_calls_as_in_python():
+    assert Counter(Task(id="t")).call("add", number=1) == tool_calls.call_text(call("add", number=1))
     environment = Counter(Task(id="t"))
-    assert environment.say("add(2, times=3)") == hermes.call_text(call("add", number=2, times=3))
+    assert environment.say("add(2, times=3)") == tool_calls.call_text(call("add", number=2, times=3))
     assert environment.say("five") == "five"
 
 
@@ -163,10 +161,6 @@ def test_a_tool_cannot_take_the_name_of_a_method_of_environments():
             @tool
             def close(self) -> None:
                 """Closes the shop."""
-
-
-def test_a_subclass_has_the_tools_of_its_parent():
-    assert list(Answering.schemas) == ["add", "reset", "breaks"]
 
 
 def test_the_example_keeps_the_contract_and_its_expert_wins(tmp_path: Path, capsys: Any):

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from bough.config.evaluation import EvalConfig
 from bough.engines.base import EngineError
 from bough.errors import InputError
 from bough.evaluation import contest as module
-from bough.evaluation.contest import contest, folder_name
+from bough.evaluation.contest import EvalConfig, contest, folder_name
 from bough.evaluation.intervals import wilson
 from bough.evaluation.results import Results
 from bough.models.resolve import resolve

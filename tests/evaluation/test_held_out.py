@@ -54,6 +54,18 @@ def test_a_model_prefers_the_side_it_finds_likelier(held_out: HeldOut):
     assert found["preference_accuracy_over_reference"] == 0
 
 
+def test_half_a_side_is_not_compared_with_a_whole_one(held_out: HeldOut):
+    """As in training, which drops such a pair as `side_incomplete`."""
+    seen = Message(role="user", content="You see a book.")
+    first = turn("look").model_copy(update={"observation": [seen]})
+    long = turn("and then look " * 40)
+    held_out.builder.max_length = 100
+    held_out.add([Pair(task=Task(id="t"), start=HI, chosen=[first, long], rejected=[turn("open drawer 1")])])
+    found = held_out.to_json()
+    assert found["pairs_incomplete"] == 1 and "pairs" not in found and "preference_accuracy" not in found
+    assert found["calls"]["dropped"] == {"too_long": 1}
+
+
 def test_only_the_chosen_side_counts_towards_perplexity(held_out: HeldOut):
     held_out.add(
         [Pair(task=Task(id="t"), start=HI, chosen=[turn("look")], rejected=[turn("open drawer 1 and drawer 2")])]

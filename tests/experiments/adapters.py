@@ -1,6 +1,7 @@
 """Folders of members with small adapters, made without a model."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -12,7 +13,7 @@ from bough.policy.adapters import AdapterWeights
 PREFIX = "base_model.model.layer.q_proj"
 
 
-def adapter(folder: Path, seed: int, rank: int = 2, alpha: int = 4) -> AdapterWeights:
+def adapter(folder: Path, seed: int, rank: int = 2, alpha: int = 4, **described: Any) -> AdapterWeights:
     """A member's folder with an adapter on one layer of 6 inputs and 5 outputs, after three updates."""
     generator = torch.Generator().manual_seed(seed)
     down, up = (torch.randn(shape, generator=generator) for shape in ((rank, 6), (5, rank)))
@@ -23,5 +24,5 @@ def adapter(folder: Path, seed: int, rank: int = 2, alpha: int = 4) -> AdapterWe
         f"{index}.{name}": value.abs() for index, value in enumerate((down, up)) for name in ("exp_avg", "exp_avg_sq")
     }
     save_file(moments | {"0.step": torch.tensor(3.0)}, folder / OPTIMIZER)
-    Individual(folder.name, rank=rank, step=3, optimizer={"kind": "AdamW"}).write(folder)
+    Individual(folder.name, rank=rank, step=3, optimizer={"kind": "AdamW"}, **described).write(folder)
     return AdapterWeights.read(folder)

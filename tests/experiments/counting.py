@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from bough.config.run import SweepConfig
-from bough.experiments.sweep import Sweep
+from bough.experiments.sweep import Sweep, SweepConfig
 
 ENVIRONMENT = "defaults.environment=tests.environments.worlds:Counting"
 # Goals are 2, 3 and 4 in turn: with 2, 3 and 4 turns one, two and three thirds of the tasks are solved.

@@ -1,4 +1,4 @@
-"""A lineage of three generations written by hand: an elite, a mutation, a crossover."""
+"""A lineage of three generations written by hand: an elite, a mutation, a child like its parent."""
 
 from typing import Any
 
@@ -19,18 +19,18 @@ CHILD = {
     "mutation": {"kind": "hyper_parameter", "setting": "learning_rate", "before": 1e-3, "after": 1e-4},
     "settings": {"learning_rate": 1e-4, "loss_type": "sigmoid"},
 }
-CROSSED = {
+TWIN = {
     "born": 2,
     "parent": "g1-1",
-    "mutation": {"kind": "crossover", "other_parent": "g0-0"},
+    "mutation": {"kind": "no_mutation"},
     "settings": {"learning_rate": 1e-4, "loss_type": "sigmoid"},
 }
 FAMILY = [
     line(0, "g0-1", 0.5, lives=False, children=1),
     line(0, "g0-0", 0.25, place=2, lives=True, children=0, settings={"learning_rate": 1e-2, "loss_type": "ipo"}),
     line(1, "g1-1", 0.75, lives=True, children=1, **CHILD),
-    line(1, "g0-0", 0.625, place=2, lives=False, children=1, settings={"learning_rate": 1e-2, "loss_type": "ipo"}),
-    line(2, "g2-1", 0.875, **CROSSED),
+    line(1, "g0-0", 0.625, place=2, lives=False, children=0, settings={"learning_rate": 1e-2, "loss_type": "ipo"}),
+    line(2, "g2-1", 0.875, **TWIN),
     line(2, "g1-1", None, place=2, **CHILD),
 ]
 REPORT: dict[str, Any] = {

@@ -7,11 +7,10 @@ import pytest
 import yaml
 
 from bough.config.groups import CollectConfig
-from bough.config.run import RunConfig
-from bough.experiments.recipe import KINDS
-from bough.experiments.run import Run
+from bough.experiments.run import Run, RunConfig
 from bough.experiments.wiring import Artifacts, stamped
 from bough.rollouts import ray as connection
+from tests.standing_in import stand_in
 
 STAGES = [
     {"collect": {"model": "expert", "tasks": 4}},
@@ -81,12 +80,12 @@ def test_ray_is_started_once_for_all_stages_and_not_for_a_run_that_is_done(
     def play(config: CollectConfig) -> int:
         with connection.connected(config.cluster):
             ray.done.append("played")
-        (config.output / KINDS["collect"].artefact).write_text("{}\n")
+        (config.output / "trajectories.jsonl").write_text("{}\n")
         return 0
 
     monkeypatch.setattr(connection, "import_ray", lambda: ray)
     monkeypatch.setattr(connection, "_connect", lambda *_: ray.done.append("started"))
-    monkeypatch.setattr("bough.experiments.run.resolve", lambda _: play)
+    stand_in(monkeypatch, "collect", play)
     for _ in range(2):
         run(tmp_path, STAGES[:2], cluster="auto").play(lambda _: None)
         assert ray.done == ["started", "played", "played", "shut down"]

@@ -18,7 +18,7 @@ def test_members_train_and_play_on_a_gpu(tmp_path: Path, method: str):
     data = pairs() if method == "dpo" else None
     found = bough.evolve(
         "tiny", data, method=method, environment=WriteLetter, eval_tasks=8, max_new_tokens=6, temperature=1.0,
-        mutate={"learning_rate": "1e-4..1e-2"}, rank_mutation=1.0, output_dir=tmp_path, **settings,
+        mutate={"learning_rate": "1e-4..1e-2"}, output_dir=tmp_path, **settings,
     )  # fmt: skip
     assert len(found.lineage) == 12 and found.report["untouched"]["tasks"] == 8
     model = bough.load(found.path)

@@ -18,7 +18,7 @@ from tests.training.killed_run import KilledRuns
 KILLS, AT_MOST = int(os.environ.get("BOUGH_EVOLVE_KILLS", "3")), 4
 COMMON = [
     *("evolve", "--model", "tiny", "--output-dir", "run", "--resume", "--seed", "3", "--generations", "2"),
-    *("--population-size", "3", "--rank-mutation", "0.3", "--crossover", "0.3", "--no-mutation", "0"),
+    *("--population-size", "3", "--no-mutation", "0"),
 ]
 SMALL = ["lora_r=2", "lora_alpha=4", "batch_size=2", "lora_target_modules=[q_proj]"]
 METHODS = {

@@ -6,11 +6,11 @@ from statistics import fmean
 import pytest
 import torch
 
+from bough.config.run_folder import MetricsFile
 from bough.experiments.evolve import Evolved, evolve
 from bough.methods.sft import SFT, SFTConfig
 from bough.policy.load import load_call_builder
 from bough.policy.policy import Policy
-from bough.training.loop import MetricsFile
 from bough.types import Message, Task, Trajectory
 from tests.experiments.small import SETTINGS, WORDS, config, say
 
@@ -33,7 +33,7 @@ def demonstrations(numbers: range) -> list[Trajectory]:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Evolved:
     """Members that learn demonstrations, some of them far too fast, selected by what is the default for SFT."""
-    settings = {"method": "sft", "eval_file": "selection.jsonl", "test_file": "test.jsonl", "selection": "truncation"}
+    settings = {"method": "sft", "eval_file": "selection.jsonl", "test_file": "test.jsonl"}
     rates = {"set": {**SETTINGS["set"], "bf16": False}, "mutate": {"learning_rate": "1e-6..3"}}
     given = config(tmp_path_factory.mktemp("trained"), **settings, **rates, generations=2, steps=1)
     return evolve(given, *map(demonstrations, (TRAIN, SELECTION, TEST)))
@@ -75,13 +75,6 @@ def test_a_mean_loss_has_its_interval_in_lineage_report_and_metrics(trained: Evo
     fittest = [line for line in trained.lineage if line["place"] == 1]
     measured = MetricsFile.read(trained.folder / "metrics.jsonl")
     assert [[one["fitness_low"], one["fitness_high"]] for one in measured] == [line["interval"] for line in fittest]
-
-
-def test_truncation_replaces_the_worst_member_of_a_run_by_a_child_of_the_best(trained: Evolved):
-    first = [line for line in trained.lineage if line["generation"] == 0]
-    assert [(line["lives"], line["children"]) for line in first] == [(True, 1), (True, 0), (True, 0), (False, 0)]
-    names = {line["name"] for line in trained.lineage if line["generation"] == 1}
-    assert names == {line["name"] for line in first[:3]} | {"g1-3"}
 
 
 def test_losses_are_measured_with_the_settings_of_the_run_and_trained_with_those_of_the_member(tmp_path: Path):

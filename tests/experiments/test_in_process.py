@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bough.experiments.population_parts import _population
+from bough.experiments.members import _population
 from bough.methods.sft import SFTConfig
 
 
@@ -12,7 +12,7 @@ def test_with_gradient_checkpointing_on_a_cpu_freed_memory_goes_back_to_the_syst
     monkeypatch: pytest.MonkeyPatch, checkpointing: bool
 ):
     asked: list[bool] = []
-    monkeypatch.setattr("bough.experiments.population_parts.return_freed_memory", lambda: asked.append(True))
+    monkeypatch.setattr("bough.experiments.members.return_freed_memory", lambda: asked.append(True))
     config = SFTConfig(train_file=Path("a"), model="tiny", gradient_checkpointing=checkpointing)
     population = _population(config, torch.device("cpu"))
     assert population.policy.row_reader.recomputed is checkpointing is bool(asked)

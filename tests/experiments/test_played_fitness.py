@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from bough.errors import InputError
 from bough.evaluation.intervals import wilson
 from bough.experiments import fitness
 from bough.experiments.evolve_settings import EvolveConfig
-from bough.experiments.fitness import PlayedFitness
 from bough.experiments.generation import Generation, Score, on_common_tasks
 from bough.experiments.players import Players, Playground
 from bough.policy.policy import Policy
@@ -94,28 +93,6 @@ class Scripted(Playground):
 
     def runners(self, _: Generation, sampling: Mapping[str, SamplingConfig]) -> dict[str, Settled]:
         return {name: Settled(name in self.good) for name in sampling}
-
-
-@pytest.mark.parametrize(
-    ("selection", "good", "tasks"),
-    [("confident", "a", 16), ("confident", "ab", 40), ("tournament", "a", 40)],
-)
-def test_with_a_confident_selection_members_play_until_it_is_decided(
-    selection: str, good: str, tasks: int, tmp_path: Path
-):
-    for name in "abc":
-        (tmp_path / "generation-00000" / name).mkdir(parents=True)
-    generation = Generation(tmp_path / "generation-00000", 0, trained=True)
-    given = {"train_file": "pairs.jsonl", "environment": "letters", "eval_tasks": 40, "selection": selection}
-    config = EvolveConfig(**given)
-    with closing(Scripted(config, WriteLetter)) as players:
-        players.good = good
-        scores = PlayedFitness(config, players, tmp_path / "rollouts").of(generation)  # type: ignore[arg-type]
-    # Of three members, two are shown to be worse than the third after the first look, at 16 tasks. Two equal ones
-    # are not told apart by all 40.
-    assert {name: len(score.values) for name, score in scores.items()} == dict.fromkeys("abc", tasks)
-    assert {name: score.fitness for name, score in scores.items()} == {name: float(name in good) for name in "abc"}
-    assert all(len(episodes(tmp_path / "rollouts" / "generation-00000" / name)) == tasks for name in "abc")
 
 
 def test_a_member_samples_with_the_weights_that_are_trained(tmp_path: Path):

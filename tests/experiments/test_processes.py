@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from bough.experiments import sweep as processes
+from bough.experiments import sweep_processes as processes
 from bough.experiments.run import LOCK, Run
-from bough.experiments.sweep import gpu_share, order_of, several_at_a_time
+from bough.experiments.sweep_processes import gpu_share, order_of, several_at_a_time
 from bough.files import locked
 from bough.rollouts.ray import ClusterLostError
 from tests.experiments.counting import configured
@@ -60,7 +60,7 @@ def test_a_process_ends_with_the_one_that_started_it(tmp_path: Path):
     run: Run = sweep.runs[0]
     with sweep.shared.claimed(sweep.stamps[0][0].stamp):  # it waits for this stage
         child = subprocess.Popen(
-            [sys.executable, "-m", "bough.experiments.sweep"],
+            [sys.executable, "-m", "bough.experiments.sweep_processes"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -3,10 +3,9 @@ from typing import Any
 
 import pytest
 
-from bough.config.run import RunConfig
 from bough.errors import InputError
 from bough.experiments.recipe import Gate, Recipe, find_recipe, load_recipe, plan
-from bough.experiments.run import Run
+from bough.experiments.run import Run, RunConfig
 
 TEXT = """\
 model: tiny

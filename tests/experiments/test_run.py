@@ -6,20 +6,20 @@ from typing import Any
 import pytest
 
 from bough.commands.evaluate import evaluate_command
-from bough.config.evaluation import EvalConfig
-from bough.config.run import RunConfig
 from bough.data.reader import read
 from bough.errors import InputError
 from bough.evaluation.comparison import compare
+from bough.evaluation.contest import EvalConfig
 from bough.evaluation.gate import Decision, gate
 from bough.evaluation.results import Results
 from bough.evaluation.success import report
 from bough.experiments.recipe import Gate, Recipe, judge, load_recipe, read_recipe
 from bough.experiments.record import StageRecord
-from bough.experiments.run import Run, summary
+from bough.experiments.run import Run, RunConfig, summary
 from bough.files import locked
 from bough.training.trackers import RecipeTracker
 from bough.types import Group
+from tests.standing_in import stand_in
 
 COUNTING = "tests.environments.worlds:Counting"
 
@@ -209,7 +209,7 @@ def plays(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         player = stead.get(config.output.name.partition("-")[2], config.agent.model[0])
         return evaluate_command(EvalConfig(**config.flat_dump() | {"model": [player]}))
 
-    monkeypatch.setattr("bough.commands.evaluate.evaluate_command", evaluated)
+    stand_in(monkeypatch, "eval", evaluated)
     return stead
 
 

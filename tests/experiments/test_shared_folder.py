@@ -5,7 +5,7 @@ import pytest
 
 from bough.errors import InputError
 from bough.experiments.run import LOCK
-from bough.experiments.sweep import check_shared, problem_here, token_in
+from bough.experiments.sweep_processes import check_shared, problem_here, token_in
 from bough.files import locked
 
 

@@ -9,16 +9,8 @@ import pytest
 
 import bough
 from bough.experiments import evolve as setup
+from bough.experiments.cluster import Code, Part, SpreadMembers, spread
 from bough.experiments.evolve import Unwatched, evolve
-from bough.experiments.population_parts import (
-    Code,
-    MembersThere,
-    Part,
-    Placement,
-    SpreadFileFitness,
-    SpreadPlayers,
-    SpreadTrainees,
-)
 from bough.rollouts.ray_workers import Surroundings
 from tests.commands.letters import WriteLetter
 from tests.experiments.parts import FakeActors
@@ -38,14 +30,11 @@ def in_parts(monkeypatch: pytest.MonkeyPatch, kill: tuple[str, int] | None = Non
     made: list[FakeActors] = []
 
     @contextmanager
-    def two_parts(config: Any, records: Any, _: Any) -> Iterator[MembersThere]:
+    def two_parts(config: Any, records: Any, _: Any) -> Iterator[SpreadMembers]:
         actors: Any = FakeActors(2, lambda: _started(config, records), kill)
         made.append(actors)
-        placement = Placement(actors)
-        players = SpreadPlayers(config, placement) if config.environment.name else None
-        yield MembersThere(SpreadTrainees(placement), SpreadFileFitness(placement), players, actors)
-        if players is not None:
-            players.close()
+        with spread(config, actors) as members:
+            yield members
 
     monkeypatch.setattr(setup, "members_on_cluster", two_parts)
     return made

@@ -11,6 +11,7 @@ from bough.errors import InputError
 from bough.experiments.sweep import Sweep
 from bough.files import locked, remove
 from tests.experiments.counting import RECIPE, configured
+from tests.standing_in import stand_in
 
 TURNS = "after.max_turns=2,4"
 
@@ -109,7 +110,7 @@ def test_a_failed_run_is_reported_and_the_others_go_on(tmp_path: Path, monkeypat
             raise ZeroDivisionError("by design")
         return evaluate_command(config)
 
-    monkeypatch.setattr("bough.commands.evaluate.evaluate_command", fails)
+    stand_in(monkeypatch, "eval", fails)
     sweep = configured(tmp_path, TURNS)
     lines: list[str] = []
     rows = sweep.play(lines.append)
@@ -117,7 +118,7 @@ def test_a_failed_run_is_reported_and_the_others_go_on(tmp_path: Path, monkeypat
     assert [row.rates for row in rows if row.values] == [{0: 1 / 3}, {0: 1.0, 1: 1.0}]
     assert any("failed: ZeroDivisionError: by design; 2 of 4 runs done" in line for line in lines)
     assert "33.3 (1 of 2 missing)" in (sweep.folder / "results.md").read_text()
-    monkeypatch.setattr("bough.commands.evaluate.evaluate_command", evaluate_command)
+    stand_in(monkeypatch, "eval", evaluate_command)
     again = configured(tmp_path, TURNS)
     assert [row.rates for row in again.play(lines.append)][1] == {0: 1 / 3, 1: 1 / 3} and again.failed == {}
 
@@ -132,7 +133,7 @@ def test_a_failed_run_does_not_report_what_other_settings_gave(tmp_path: Path, m
             raise ZeroDivisionError("by design")
         return collect_command(config)
 
-    monkeypatch.setattr("bough.commands.collect.collect_command", fails)
+    stand_in(monkeypatch, "collect", fails)
     harder = RECIPE.replace("tasks: 2, ", "tasks: 3, ").replace("name: after, tasks: 6", "name: after, tasks: 3")
     sweep = configured(tmp_path, TURNS, recipe=harder)
     rows = sweep.play(lambda _: None)

@@ -2,10 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from bough.config.run import SweepConfig
 from bough.errors import InputError
 from bough.experiments.recipe import Recipe
-from bough.experiments.sweep_table import Variation, shifted, variations
+from bough.experiments.sweep import SweepConfig, Variation, shifted, variations
 
 RECIPE = "name: r\nseed: 3\nstages:\n  - collect: {environment: x, seed: 7}\n  - dpo: {beta: 1.0}\n"
 

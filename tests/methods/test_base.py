@@ -1,113 +1,86 @@
 import json
-import math
-import subprocess
-import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from bough.ledger import Ledger, Mean, add_metrics
-from bough.methods.distill import Distill, DistillConfig
-from bough.methods.dpo import DPO
-from bough.methods.kto import KTO
-from bough.methods.sft import SFT, SFTConfig
-from bough.training.method import Examples, float_vectors, share
+from bough.methods.base import training_command
+from bough.methods.grpo import GRPOConfig
+from bough.training.checkpoint import Counters
+from bough.training.run import Trained
 
 
-def test_a_mean_counts_only_what_its_mask_says():
-    mean = Mean.over(torch.tensor([1.0, 100.0, 4.0]), torch.tensor([True, False, True]))
-    assert (float(mean.total), int(mean.count), mean.value) == (5.0, 2, 2.5)
+def closing_lines(folder: Path, lines: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    counters = Counters(step=lines[-1]["step"], tokens_trained=1200, tokens_computed=100, tokens_raw=250)
+    command = training_command(GRPOConfig, train=lambda _: Trained(folder / "final", counters, []), reads="groups")
+    assert command.run(GRPOConfig(train_file="groups.jsonl")) == 0
+    return capsys.readouterr().out.splitlines()
 
 
-def test_a_value_that_does_not_count_cannot_spoil_a_mean():
-    mean = Mean.over(torch.tensor([3.0, math.nan, math.inf]), torch.tensor([True, False, False]))
-    assert mean.value == 3.0
+def test_grpo_says_how_reward_and_success_went(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    lines = [
+        {"step": 1, "loss": 0.0, "reward": 0.25, "success": 0.125, "eval_success": 0.5},
+        {"step": 2, "loss": -0.5, "reward": 0.5},
+        {"step": 3, "loss": -0.25, "reward": 0.75, "success": 0.875},
+        {"step": 4, "loss": 0.125, "reward": None},
+    ]
+    shown = closing_lines(tmp_path, lines, capsys)
+    assert shown[:5] == [
+        "loss 0 → 0.125 in 4 steps",
+        "reward 0.25 → 0.75",
+        "success 0.125 → 0.875",
+        "held-out success 0.5 → 0.5",
+        "1,200 tokens trained; 100 computed, 2.5× fewer than without sharing",
+    ]
 
 
-def test_a_mean_of_tensors_is_a_plain_number():
-    assert isinstance(Mean(torch.tensor(5.0), torch.tensor(2)).value, float)
+def test_a_run_without_rewards_says_nothing_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    shown = closing_lines(tmp_path, [{"step": 1, "loss": 0.5}], capsys)
+    assert shown[0] == "loss 0.5 → 0.5 in 1 step" and "tokens trained" in shown[1]
 
 
-def test_a_mean_of_nothing_is_nan():
-    assert math.isnan(Mean(0.0, 0).value)
-    assert math.isnan(Mean.over(torch.tensor([1.0]), torch.tensor([False])).value)
+def test_the_loss_on_held_out_data_is_said_first_last_and_lowest(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    lines = [
+        {"step": 1, "loss": 0.75, "accuracy": 0.5},
+        {"step": 1, "eval_loss": 0.5, "eval_accuracy": 0.25},
+        {"step": 2, "loss": 0.25, "accuracy": 1.0},
+        {"step": 2, "eval_loss": 0.125, "eval_accuracy": 1.0},
+        {"step": 2, "eval_loss": 0.25, "eval_accuracy": 0.75},
+    ]
+    shown = closing_lines(tmp_path, lines, capsys)
+    assert shown[1:4] == [
+        "accuracy 0.5 → 1",
+        "held-out loss 0.5 → 0.25 (lowest 0.125)",
+        "held-out accuracy 0.25 → 0.75",
+    ]
 
 
-def test_means_add_by_their_sums_not_by_their_averages():
-    assert (Mean(1.0, 1) + Mean(9.0, 3)).value == 2.5  # the average of the averages would be 2.0
+def batch_line(step: int, seconds: float, **more: float) -> dict[str, Any]:
+    return {"step": step, "loss": 0.5, "batch_seconds": seconds, **more}
 
 
-@settings(deadline=None, max_examples=50)
-@given(st.lists(st.lists(st.integers(-1000, 1000), max_size=6), min_size=1, max_size=5))
-def test_metrics_of_parts_add_up_to_those_of_the_whole(parts):
-    def metrics(values):
-        return {"m": Mean.over(torch.tensor(values, dtype=torch.float32), torch.ones(len(values), dtype=torch.bool))}
-
-    whole = metrics([value for part in parts for value in part])["m"]
-    added = add_metrics(map(metrics, parts))["m"]
-    assert (float(added.total), int(added.count)) == (float(whole.total), int(whole.count))
-
-
-def test_parts_need_not_have_the_same_metrics():
-    added = add_metrics([{"a": Mean(1.0, 1)}, {"a": Mean(3.0, 1), "b": Mean(5.0, 1)}])
-    assert {name: mean.value for name, mean in added.items()} == {"a": 2.0, "b": 5.0}
-
-
-def test_a_metric_keeps_no_graph_alive():
-    assert not Mean.over(torch.ones(2, requires_grad=True) * 2, torch.ones(2, dtype=torch.bool)).total.requires_grad
-
-
-@pytest.mark.parametrize("denominator", [0, -1, math.nan, math.inf])
-def test_a_denominator_that_counts_nothing_is_an_error(denominator):
-    with pytest.raises(AssertionError, match="the whole step trains"):
-        share(torch.tensor(1.0), denominator)
+def test_an_online_run_says_where_its_time_went(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    fast = {"sampling_share": 0.5, "training_share": 0.25, "idle_share": 0.25, "sampled_tokens_per_s": 4000.0}
+    slow = {"sampling_share": 0.9, "training_share": 0.05, "idle_share": 0.09, "sampled_tokens_per_s": 2000.0}
+    slow["overlap_share"] = 0.04
+    ages = {"staleness_mean": 0.5, "staleness_max": 1, "calls_stale": 7, "calls_off_policy": 600}
+    lines = [
+        batch_line(1, 1.0, episodes_in_flight=8.0, staleness_mean=0.0, staleness_max=0, **fast),
+        {"step": 2, "loss": 0.5},  # a second update on the same batch
+        batch_line(3, 3.0, episodes_in_flight=16.0, **slow, **ages),
+    ]
+    shown = closing_lines(tmp_path, lines, capsys)
+    assert shown[1:5] == [
+        "80% of the time sampling, 10% training, 3% both, 13% idle",
+        "2,500 tokens/s sampled over the whole run, 14 episodes in flight",
+        "staleness 0.25 batches on average, 1 at most; 7 calls dropped as too old",
+        "600 calls sampled with top_p, top_k or min_p: slightly off-policy",
+    ]
 
 
-def test_a_denominator_may_be_a_fraction():
-    assert share(torch.tensor(1.0), 0.5) == 2.0 and share(torch.tensor(1.0), 1) == 1.0
-
-
-@pytest.mark.parametrize("shapes", [((3,), (1,)), ((3,), (3, 1)), ((2, 3), (2, 3)), ((), ())])
-def test_tensors_that_would_broadcast_are_refused(shapes):
-    with pytest.raises(AssertionError):
-        float_vectors(*map(torch.zeros, shapes))
-
-
-def test_a_single_vector_has_one_shape():
-    assert [vector.tolist() for vector in float_vectors(torch.ones(2))] == [[1.0, 1.0]]
-
-
-def test_math_is_done_in_float32_or_wider():
-    kinds = [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int64]
-    vectors = float_vectors(*[torch.ones(2, dtype=kind) for kind in kinds])
-    assert [v.dtype for v in vectors] == [torch.float32, torch.float32, torch.float32, torch.float64, torch.float32]
-
-
-def test_everything_but_the_examples_survives_in_json():
-    kept = Examples("rows.jsonl", (), Ledger("rows"), Ledger("calls"), {1.0, 0.5}, "digest")
-    kept.rows.keep(2)
-    kept.calls.drop("too_long", 3)
-    assert Examples.from_json("rows.jsonl", json.loads(json.dumps(kept.to_json()))) == kept
-
-
-@pytest.mark.parametrize("method", [SFT, DPO, KTO])
-def test_data_that_was_not_sampled_is_scored_at_temperature_1(method: type[SFT | DPO | KTO]):
-    assert method.temperature == 1.0
-
-
-def test_no_second_model_is_loaded_for_a_method_without_a_reference():
-    assert not SFT(SFTConfig(model="tiny", train_file="unused")).needs_reference
-    assert not Distill(DistillConfig(model="tiny", teacher="tiny", train_file="unused")).needs_reference
-
-
-@pytest.mark.parametrize("method", ["sft", "dpo", "grpo"])
-def test_a_method_loads_neither_torch_nor_anything_that_plays(method: str):
-    strangers = "torch transformers bough.engines bough.environments.base bough.worlds bough.rollouts bough.policy"
-    code = (
-        f"import bough.methods.{method}, sys; "
-        f"sys.exit(' '.join(m for m in sys.modules if m.startswith(tuple({strangers.split()}))))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stderr.strip() == ""
+def test_an_online_run_without_staleness_does_not_mention_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    shares = {"sampling_share": 0.5, "training_share": 0.25, "idle_share": 0.25, "sampled_tokens_per_s": 4000.0}
+    lines = [batch_line(1, 1.0, episodes_in_flight=8.0, staleness_mean=0.0, staleness_max=0, **shares)]
+    shown = "\n".join(closing_lines(tmp_path, lines, capsys))
+    assert "50% of the time sampling" in shown and "staleness" not in shown and "off-policy" not in shown

@@ -10,13 +10,13 @@ import torch
 from bough.chat.builder import CallBuilder
 from bough.chat.template import load_template
 from bough.cli import main
+from bough.config.run_folder import MetricsFile
 from bough.errors import InputError, RowError
 from bough.methods.dpo import DPOConfig
 from bough.methods.kto import KTO, Judged, Mismatched, _judged, _sums, divergence, kto_loss, mismatched, partners
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 from bough.policy.reference import Reference
-from bough.training.loop import MetricsFile
 from bough.training.method import Example
 from bough.training.step import Step
 from bough.types import Call, Group, Message, Pair, Task, Trajectory, Turn
@@ -130,6 +130,12 @@ def test_a_mismatched_call_is_a_prompt_with_the_answer_of_the_record_before():
     answers = [example.calls[1].completion_ids for example in examples]
     assert answers == [ROWS[i - 1][1] for i in range(4)]
     assert [example.calls[1].prompt_ids for example in examples] == [row[0] for row in ROWS]
+
+
+def test_only_own_calls_count_as_trained():
+    examples = list(Mismatched([judged([1], [2, 3], True, "a"), judged([4], [5], False, "b")], None))
+    assert [len(example.calls) for example in examples] == [2, 2]
+    assert [example.num_trained for example in examples] == [2, 1]
 
 
 def test_attempts_at_one_task_are_not_each_others_partners():

@@ -1,4 +1,4 @@
-"""A dozen rows of the table in docs/models.md against what the code does now."""
+"""A dozen rows of the table in docs/notes/model-table.md against what the code does now."""
 
 import re
 

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bough.commands.train import train_grpo
 from bough.engines.base import EngineError
 from bough.errors import InputError
 from bough.event_loop import BackgroundLoop
+from bough.methods.grpo import train_grpo
 from bough.online import cluster
 from bough.online.cluster import ByName, ClusterSampler, News, OneAtATime, VersionedAttempt, VersionedRunner
 from bough.online.samplers import Meter

@@ -12,15 +12,14 @@ import pytest
 import torch
 
 from bough.chat.template import load_template
-from bough.commands.train import train_distill
+from bough.config.run_folder import MetricsFile
 from bough.engines.base import EngineError
 from bough.errors import InputError
 from bough.methods import teacher as teacher_server
-from bough.methods.distill import DistillConfig
+from bough.methods.distill import DistillConfig, train_distill
 from bough.methods.teacher import TeacherServer
 from bough.policy.policy import Policy
 from bough.policy.save import save_policy
-from bough.training.loop import MetricsFile
 from bough.types import Call
 from tests.engines.stand_in import Json, Reply, StandIn, serving
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from bough.commands.train import train_grpo
-from bough.methods.grpo import GRPOConfig
+from bough.methods.grpo import GRPOConfig, train_grpo
 from bough.methods.grpo_online import OnlineGRPO
 from bough.online.gather import ENOUGH, FlatGroups, distances, kind_of
 from bough.online.method import GroupExample

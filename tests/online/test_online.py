@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from bough.commands.train import train_grpo
+from bough.config.run_folder import MetricsFile
 from bough.data.reader import read
 from bough.engines.local.engine import LocalEngine
 from bough.errors import BoughError, InputError
-from bough.methods.grpo import GRPOConfig
+from bough.methods.grpo import GRPOConfig, train_grpo
 from bough.online.source import Watch
 from bough.policy.policy import Policy
 from bough.rollouts.collect import play_attempt
 from bough.rollouts.runner import Attempt
-from bough.training.loop import MetricsFile
 from bough.training.plan import PausedError
 from bough.training.step import Step
 from bough.types import Group, Trajectory
@@ -478,7 +477,7 @@ def note_what_is_played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         played.append(attempt.id)
         return await play_attempt(runner, attempt, *more, **named)
 
-    for module in ("bough.online.schedule", "bough.rollouts.collect"):
+    for module in ("bough.online.player", "bough.rollouts.collect"):
         monkeypatch.setattr(f"{module}.play_attempt", noted)
     return played
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from bough.commands.train import train_grpo
 from bough.config.groups import LimitsConfig
 from bough.data.reader import read
 from bough.data.writer import Writer
@@ -21,7 +20,7 @@ from bough.environments.base import Environment, EnvironmentFailedError, Observa
 from bough.environments.isolated import Isolated
 from bough.errors import BoughError, InputError, RowError
 from bough.event_loop import BackgroundLoop
-from bough.methods.grpo import GRPOConfig
+from bough.methods.grpo import GRPOConfig, train_grpo
 from bough.online.player import EpisodeStream, Job, Resets, Result
 from bough.rollouts.episode import Replayed, play
 from bough.rollouts.runner import Attempt, LocalRunner

@@ -13,11 +13,10 @@ import pytest
 import torch
 from torch import nn
 
-from bough.commands.train import train_grpo
 from bough.config.groups import SamplingConfig
 from bough.engines.base import EngineError, Generated
 from bough.event_loop import BackgroundLoop
-from bough.methods.grpo import GRPOConfig
+from bough.methods.grpo import GRPOConfig, train_grpo
 from bough.online.samplers import LocalSampler, Meter, MeteredEngine, _collides
 from bough.online.schedule import Ages
 from bough.policy.policy import Policy

@@ -14,17 +14,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bough.chat.builder import CallBuilder
-from bough.chat.template import load_template
-from bough.commands import train
+from bough.config.run_folder import MetricsFile
 from bough.data.reader import read
-from bough.ledger import Ledger
-from bough.methods.grpo import GRPO
+from bough.methods.grpo import train_grpo
 from bough.online.files import BatchFile
 from bough.online.method import GroupExample
 from bough.online.source import shares
-from bough.training.loop import MetricsFile
-from bough.training.method import CallSource
 from bough.trees.build import TokenTree
 from bough.types import Call, Group
 from tests.online.test_distill import save_teacher
@@ -33,7 +28,7 @@ from tests.training.pair import Pair, alone, one_thread, told  # noqa: F401  a f
 
 
 def test_the_values_of_a_batch_are_logged_as_they_are_on_file(tmp_path: Path):
-    train.train_grpo(settings(tmp_path, max_steps=1))
+    train_grpo(settings(tmp_path, max_steps=1))
     on_file: dict[str, Any] = BatchFile(tmp_path / "rollouts", 0).numbers()
     logged = metrics_of(tmp_path)
     assert {name: logged[name] for name in on_file if name not in ("ledgers", "stamp", "entropy")} == {
@@ -43,12 +38,6 @@ def test_the_values_of_a_batch_are_logged_as_they_are_on_file(tmp_path: Path):
 
 def metrics_of(folder: Path) -> dict[str, Any]:
     return MetricsFile.read(folder / "metrics.jsonl")[0]
-
-
-def examples_on_file(folder: Path, number: int) -> list[GroupExample]:
-    source = CallSource(CallBuilder(load_template("tiny")), Ledger("calls"))
-    method = GRPO(settings(folder))
-    return [method.example(group, source) for group in BatchFile(folder / "rollouts", number).groups()]
 
 
 def group(first: int, *lengths: int) -> GroupExample:

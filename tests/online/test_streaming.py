@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from bough.commands.train import train_grpo
 from bough.config.run_folder import RunDir
 from bough.data.reader import read
-from bough.methods.grpo import GRPOConfig
+from bough.methods.grpo import GRPOConfig, train_grpo
 from bough.online.gather import Gathered, Gatherer, batch_metrics
 from bough.online.player import EpisodeStream, Job
 from bough.online.schedule import Outcome

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bough.commands.train import train_grpo
 from bough.data.reader import read
-from bough.methods.grpo import GRPOConfig
+from bough.methods.grpo import GRPOConfig, train_grpo
 from bough.online.schedule import TaskPool
 from bough.types import Group, Message, Task, Trajectory
 

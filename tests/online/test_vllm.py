@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from bough.commands.train import train_grpo
 from bough.config.run_folder import RunDir
 from bough.engines.base import EngineError, Generated
 from bough.engines.local.engine import LocalEngine
 from bough.engines.vllm import VLLMEngine, VLLMServerEngine
 from bough.errors import BoughError, InputError
-from bough.methods.grpo import GRPOConfig
+from bough.methods.grpo import GRPOConfig, train_grpo
 from bough.online import vllm
 from bough.online.vllm import PREFIX, HandoverFolder
 from bough.policy.policy import Policy

@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 from bough.cli import main
+from bough.config.run_folder import MetricsFile
 from bough.errors import BoughError
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 from bough.policy.recorded import PER_DOUBLING, RecordedReads, Recording, padded, uses_dropout
-from bough.training.loop import MetricsFile
 from bough.trees.attend import BLOCK
 from bough.types import Call
 from tests.policy.gpu import GIB, pretend

@@ -7,10 +7,9 @@ import pytest
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
-from bough.config.publish import CardConfig
 from bough.data.writer import Writer
 from bough.evaluation.contest import folder_name
-from bough.report.card import Card, make_card
+from bough.report.card import Card, CardConfig, make_card
 from bough.types import Message, Task, Trajectory, Turn
 from tests.report import folders
 

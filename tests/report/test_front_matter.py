@@ -3,8 +3,7 @@ from typing import Any
 
 import yaml
 
-from bough.config.publish import CardConfig
-from bough.report.card import find_subject, front_matter, measured
+from bough.report.card import CardConfig, find_subject, front_matter, measured
 from bough.report.lineage import base_model
 from tests.report import folders
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from bough.report.card import Measured, Subject, ending, find_subject, gate_notes, measured, section
+from bough.report.evaluated import Measured, Subject, ending, find_subject, gate_notes, measured, section
 from bough.report.lineage import base_model
 from tests.report import folders
 

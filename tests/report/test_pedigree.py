@@ -5,10 +5,8 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from bough.config.publish import CardConfig
 from bough.experiments.evolve_settings import EvolveConfig
-from bough.report import lineage
-from bough.report.card import make_card
+from bough.report.card import CardConfig, make_card
 from tests.experiments.family import FAMILY, REPORT
 from tests.report import folders
 from tests.report.test_card import HOSTILE
@@ -33,22 +31,13 @@ def test_the_winner_has_its_ancestors_with_mutation_and_fitness(tmp_path: Path):
     text = section(evolved(tmp_path / "run", FAMILY, REPORT))
     assert text.startswith("run trained 2 members for 3 generations. The winner `g2-1` descends from these members;")
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| `")]
-    assert [row[0] for row in rows] == ["| `g0-0`", "| `g0-1`", "| `g1-1`", "| `g2-1`"]
-    assert rows[0][2:5] == ["–", "–", "0.625 (0.312 to 0.812)"]
-    assert rows[2][1:5] == ["1", "`g0-1`", "learning\\_rate 0.001 → 0.0001", "0.75 (0.375 to 0.875)"]
-    assert rows[3][2:4] == ["`g1-1`, `g0-0`", "crossover with g0-0"]
-    assert rows[3][5] == "`learning_rate=0.0001`, `loss_type=sigmoid`, `lora_r=4` |"
+    assert [row[0] for row in rows] == ["| `g0-1`", "| `g1-1`", "| `g2-1`"]
+    assert rows[0][2:5] == ["–", "–", "0.5 (0.25 to 0.75)"]
+    assert rows[1][1:5] == ["1", "`g0-1`", "learning\\_rate 0.001 → 0.0001", "0.75 (0.375 to 0.875)"]
+    assert rows[2][2:4] == ["`g1-1`", "none"]
+    assert rows[2][5] == "`learning_rate=0.0001`, `loss_type=sigmoid`, `lora_r=4` |"
     assert "was 0.875 (0.5 to 1) when it was selected, and is 0.625 (0.25 to 0.75) on data that no member" in text
     assert text.endswith("a shrinkage of 0.25.")
-
-
-def test_many_ancestors_are_shortened_to_the_first_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lineage, "MOST", 3)
-    text = section(evolved(tmp_path / "run", FAMILY, REPORT))
-    assert "Only the first parent of each crossover" in text
-    assert [row.split(" | ")[0] for row in text.splitlines() if row.startswith("| `")] == [
-        "| `g0-1`", "| `g1-1`", "| `g2-1`",
-    ]  # fmt: skip
 
 
 def test_what_others_wrote_in_a_lineage_is_quoted(tmp_path: Path):
@@ -57,7 +46,7 @@ def test_what_others_wrote_in_a_lineage_is_quoted(tmp_path: Path):
     text = section(evolved(tmp_path / "run", lines, REPORT | {"winner": {"name": HOSTILE}, "metric": HOSTILE}))
     html = MarkdownIt("commonmark").enable("table").render(text)
     assert "<script" not in html and "<img" not in html and html.count("&lt;script&gt;") >= 3
-    assert html.count("<tr>") == 5
+    assert html.count("<tr>") == 4
 
 
 @pytest.mark.parametrize("report", [{}, {"winner": {"name": "absent"}}, {"winner": 3}])

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from bough.errors import InputError
-from bough.report.card import Subject, find_subject
+from bough.report.evaluated import Subject, find_subject
 from bough.report.publish import make_release
 from tests.report import folders
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from bough.errors import InputError
-from bough.report.card import find_subject
+from bough.report.evaluated import find_subject
 from tests.report import folders
 
 STAGES = [{"eval": {"name": "before"}}, {"sft": {}}, {"eval": {"name": "after", "gate": {"alpha": 0.05}}}]

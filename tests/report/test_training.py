@@ -1,7 +1,9 @@
+import inspect
 from pathlib import Path
 
 import pytest
 
+from bough.commands import table
 from bough.report import card
 from bough.report.lineage import Lineage, base_model, lineage
 from tests.report import folders
@@ -85,3 +87,10 @@ def test_the_objective_is_said_stage_by_stage(found: Lineage):
     assert parts[0] == "Finds \\<things\\>."
     assert parts[1].startswith("**Supervised fine-tuning** (sft). The model learns to reply as")
     assert parts[2].startswith("**Direct preference optimisation** (dpo). Given the same history")
+
+
+def test_every_method_has_its_words():
+    for name, stage in table.stages().items():
+        if stage.writes == "model":
+            method, _, aim = (inspect.getdoc(table.command(name).config) or "").partition(": ")
+            assert method and "\n" not in method and len(aim) > 40, name

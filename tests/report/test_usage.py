@@ -7,8 +7,9 @@ import pytest
 
 from bough.data.writer import Writer
 from bough.evaluation.contest import folder_name
-from bough.report.card import Subject, example, find_subject, program, transcript, usage
+from bough.report.evaluated import Subject, find_subject
 from bough.report.lineage import base_model
+from bough.report.usage import example, program, transcript, usage
 from bough.types import Message, Task, Trajectory, Turn
 from tests.report import folders
 

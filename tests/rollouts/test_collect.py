@@ -1,13 +1,15 @@
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bough.config.evaluation import EvalConfig
 from bough.config.groups import CollectConfig, LimitsConfig
 from bough.environments.base import Environment, Observation
 from bough.errors import InputError, RowError
+from bough.evaluation.contest import EvalConfig
 from bough.rollouts.agents import ExpertAgent, RandomAgent
 from bough.rollouts.collect import AllLostError, Tally, collect
 from bough.rollouts.runner import Attempt, LocalRunner, attempts, wanted_tasks
@@ -96,24 +98,15 @@ def test_a_task_without_advice_ends_its_own_episode_only():
     assert tally.faults == {} and tally.lost == {}, "it is not tried again"
 
 
-def test_an_unknown_outcome_is_no_failure():
+def test_an_unknown_outcome_is_no_failure_and_when_all_is_lost_the_first_reason_is_told():
     tally = Tally()
     turns: list[Any] = []
     start = [{"role": "user", "content": "x"}]
     for success in (True, False, None):
         tally.add(Trajectory(id="a", task=TASKS[0], start=start, turns=turns, success=success))
     assert tally.to_json()["success_rate"] == 0.5
-
-
-def test_a_world_that_cannot_be_made_costs_its_own_episode_only():
-    class Unlicensed(Counting):
-        def __init__(self, task: Task) -> None:
-            super().__init__(task)
-            if task.id == "t1":
-                raise RuntimeError("no licence")
-
-    tally, kept = collected(environment_class=Unlicensed, wanted=list(attempts(TASKS, 1, 0)), retries=0)
-    assert set(kept) == {"t0#0", "t2#0", "t3#0", "t4#0"} and set(tally.lost) == {"t1#0"}
+    error = AllLostError({"a#0": "down", "b#0": "gone"})
+    assert str(error) == "all 2 episodes failed; a#0: down" and error.exit_code == 1
 
 
 @pytest.mark.parametrize("settings", [CollectConfig, EvalConfig])
@@ -121,15 +114,14 @@ def test_fewer_tasks_than_were_asked_for_are_told(settings: Any, tmp_path: Path,
     (tmp_path / "tasks.jsonl").write_text('{"id": "a", "goal": 2}\n{"id": "b", "goal": 2}\n')
     values = {"environment": "tests.environments.worlds:Counting", "output": tmp_path}
     values |= {"task_file": tmp_path / "tasks.jsonl", "model": "expert"}
-    assert [task.id for task in wanted_tasks(Counting, settings(**values, tasks=2))] == ["a", "b"]
+
+    def wanted(config: CollectConfig | EvalConfig) -> list[Task]:
+        return wanted_tasks(Counting, config.environment, config.tasks, config.seed)
+
+    assert [task.id for task in wanted(settings(**values, tasks=2))] == ["a", "b"]
     assert capsys.readouterr().err == ""
-    assert len(wanted_tasks(Counting, settings(**values, tasks=50))) == 2
+    assert len(wanted(settings(**values, tasks=50))) == 2
     assert capsys.readouterr().err == "50 tasks were requested; there are only 2\n"
-
-
-def test_when_all_is_lost_the_first_reason_is_told():
-    error = AllLostError({"a#0": "down", "b#0": "gone"})
-    assert str(error) == "all 2 episodes failed; a#0: down" and error.exit_code == 1
 
 
 def test_the_next_episode_is_played_while_the_last_one_is_written():
@@ -202,3 +194,43 @@ def test_an_episode_that_cannot_be_written_is_lost_and_the_others_are_not(late: 
     tally = asyncio.run(collect(LocalRunner.of(Counting, ExpertAgent(), LimitsConfig()), attempts(TASKS, 1, 0), write))
     assert tally.episodes == 4 and tally.lost == {"t1#0": "it cannot be written as JSON"}
     assert tally.faults == {"environment": 1}
+
+
+PROGRAM = """
+import gc
+from bough.rollouts.runner import spare_what_is_loaded
+spare_what_is_loaded()
+frozen = gc.get_freeze_count()
+kept = [[] for _ in range(1000)]
+spare_what_is_loaded()
+print(frozen > 1000, gc.get_freeze_count() == frozen, gc.get_threshold()[0] == 20_000)
+"""
+
+
+def test_what_is_loaded_is_spared_once_and_what_comes_later_is_not():
+    # In a process of its own: what is frozen stays so.
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True", "True"]
+
+
+FREEING = """
+import gc, sys, types, weakref
+from bough.rollouts.runner import free_gpu_memory, spare_what_is_loaded
+class Model: pass
+model = Model()
+model.itself, alive = model, weakref.ref(model)
+spare_what_is_loaded()
+del model
+free_gpu_memory()
+print(alive() is not None)
+emptied = []
+cuda = types.SimpleNamespace(is_initialized=lambda: True, empty_cache=lambda: emptied.append(alive() is None))
+sys.modules["torch"] = types.SimpleNamespace(cuda=cuda)
+free_gpu_memory()
+print(emptied == [True], gc.get_freeze_count() > 1000)
+"""
+
+
+def test_models_of_finished_work_are_freed_where_a_gpu_is_in_use_though_they_were_spared():
+    done = subprocess.run([sys.executable, "-c", FREEING], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True", "True"]

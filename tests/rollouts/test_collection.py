@@ -13,7 +13,6 @@ from pydantic import JsonValue
 from bough.config.groups import CollectConfig
 from bough.data.bough import FORMAT
 from bough.errors import BoughError, InputError
-from bough.rollouts import collect as collection_module
 from bough.rollouts.collect import Collection
 from bough.rollouts.rescore import sampled_calls
 from bough.rollouts.runner import Attempt
@@ -27,12 +26,6 @@ def config(folder: Path, **more: Any) -> CollectConfig:
 def episode(id: str, task: Task | None = None) -> Trajectory:
     start = [Message(role="user", content="Go.")]
     return Trajectory(id=id, task=task or Task(id="t"), start=start, turns=[], success=True)
-
-
-def test_what_was_added_is_on_file_at_once(tmp_path: Path):
-    with Collection(config(tmp_path / "c")) as collection:
-        collection.add(episode("t#0"), [])
-        assert [record.id for record in list(collection)] == ["t#0"]
 
 
 def test_an_episode_is_written_off_the_event_loop_and_also_if_its_caller_is_cancelled(
@@ -80,12 +73,6 @@ def test_other_settings_need_another_folder(tmp_path: Path):
         Collection(config(tmp_path, temperature=0.5))
     with Collection(config(tmp_path, temperature=0.5, overwrite=True)) as collection:
         assert not collection.finished
-
-
-def test_overwriting_spares_a_folder_that_is_no_collection(tmp_path: Path):
-    (tmp_path / "precious.txt").write_text("mine")
-    with Collection(config(tmp_path, overwrite=True)):
-        assert (tmp_path / "precious.txt").exists()
 
 
 def test_images_lie_beside_their_trajectory_and_never_elsewhere(tmp_path: Path):
@@ -176,21 +163,6 @@ def test_another_task_of_the_same_name_needs_another_folder(change: Any, tmp_pat
         with pytest.raises(InputError, match=r"(?s)episodes of different tasks.*--output, or --overwrite:\n  - t#0$"):
             collection.missing([Attempt("t#0", other, 1), Attempt("t#1", other, 1)])
         assert len(collection.missing([Attempt("t#1", other, 1)])) == 1
-
-
-def test_a_task_is_digested_once_for_all_its_attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    digested: list[Task] = []
-    original = collection_module.digest
-    monkeypatch.setattr(collection_module, "digest", lambda task: (digested.append(task), original(task))[1])
-    task = Task(id="t", data={"goal": 2})
-    other = task.model_copy(update={"data": {"goal": 3}})
-    with Collection(config(tmp_path)) as collection:
-        assert len(collection.missing([Attempt(f"t#{number}", task, 1) for number in range(8)])) == 8
-        for number in range(8):
-            collection.add(episode(f"t#{number}", task), [])
-        assert digested == [task]
-        with pytest.raises(InputError, match="different tasks"):
-            collection.missing([Attempt("t#0", other, 1)])
 
 
 def test_a_report_counts_only_if_it_is_of_every_episode(tmp_path: Path):
@@ -349,11 +321,3 @@ def test_an_image_is_not_written_through_a_link(tmp_path: Path, linked: str):
             collection.add(episode("t#0"), [(0, b"an image")])
             assert (folder / linked).read_bytes() == b"an image"
     assert (mine / "000.png" if mine.is_dir() else mine).read_text() == "precious"
-
-
-def test_overwriting_waits_for_no_other_process(tmp_path: Path):
-    with Collection(config(tmp_path)) as collection:
-        collection.add(episode("t#0"), [])
-        with pytest.raises(InputError, match="another process is writing it"):
-            Collection(config(tmp_path, overwrite=True))
-        assert len(list(collection)) == 1

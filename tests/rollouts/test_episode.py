@@ -1,5 +1,4 @@
 import asyncio
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -83,7 +82,7 @@ def test_every_way_to_get_nowhere_has_its_stop(replies: list[Any], limits: Any, 
     assert trajectory.rewards == {"outcome": 0.0}
 
 
-def test_the_same_action_with_another_result_is_no_loop():
+def test_the_worlds_own_stop_and_other_results_are_kept():
     class Corridor(Counting):
         async def step(self, reply: str) -> Observation:
             self.said += 1
@@ -91,8 +90,6 @@ def test_the_same_action_with_another_result_is_no_loop():
 
     assert played("on", environment_class=Corridor).stop == "max_turns"
 
-
-def test_the_worlds_own_stop_is_kept():
     class Claim(Counting):
         async def step(self, reply: str) -> Observation:
             return Observation.end(success=False, stop="premature_success")
@@ -112,34 +109,6 @@ def test_an_episode_that_takes_too_long_is_stopped():
     assert (trajectory.stop, trajectory.success) == ("episode_timeout", False)
 
 
-def test_a_world_that_hangs_raises_or_answers_nonsense_is_broken():
-    class Hanging(Counting):
-        async def step(self, reply: str) -> Observation:
-            await asyncio.sleep(10)
-            raise AssertionError
-
-    class Raising(Counting):
-        async def step(self, reply: str) -> Observation:
-            raise KeyError("x")
-
-    class Silent(Counting):
-        async def start(self) -> Observation:
-            return Observation()
-
-    class Wrong(Counting):
-        async def start(self) -> Any:
-            return 5
-
-    with pytest.raises(EnvironmentFailedError, match=r"step took longer than 0.01 s"):
-        played("1", environment_class=Hanging, step_timeout_s=0.01)
-    with pytest.raises(EnvironmentFailedError, match="step raised KeyError: 'x'"):
-        played("1", environment_class=Raising)
-    with pytest.raises(EnvironmentFailedError, match="start must end with something for the agent"):
-        played("1", environment_class=Silent)
-    with pytest.raises(EnvironmentFailedError, match="start returned a int"):
-        played("1", environment_class=Wrong)
-
-
 def test_a_broken_engine_raises_and_everything_is_closed():
     worlds = []
 
@@ -154,70 +123,18 @@ def test_a_broken_engine_raises_and_everything_is_closed():
     assert script.closed == 1 and [world.closed for world in worlds] == [1]
 
 
-def test_a_world_with_a_time_limit_of_its_own_is_broken_when_it_passes():
-    class Waiting(Counting):
-        async def step(self, reply: str) -> Observation:
-            raise TimeoutError("the database did not answer")
-
-    class Unreachable(Counting):
-        async def start(self) -> Observation:
-            raise TimeoutError("no connection")
-
-    with pytest.raises(EnvironmentFailedError, match="step raised TimeoutError: the database did not answer"):
-        played("1", environment_class=Waiting, episode_timeout_s=60)
-    with pytest.raises(EnvironmentFailedError, match="start raised TimeoutError: no connection"):
-        played("1", environment_class=Unreachable)
-
-
 def test_an_engine_that_gives_no_answer_in_time_is_no_failure_of_the_agent():
     with pytest.raises(EngineError, match="the answer raised TimeoutError: gone"):
         played("1", TimeoutError("gone"))
 
 
-def test_a_world_that_cannot_be_made_is_broken_unless_it_names_a_mistake():
-    class Unlicensed(Counting):
-        def __init__(self, task: Task) -> None:
-            raise RuntimeError("no licence")
-
+def test_a_world_may_name_the_users_mistake():
     class Particular(Counting):
         def __init__(self, task: Task) -> None:
             raise InputError("no such page")
 
-    with pytest.raises(EnvironmentFailedError, match=r"Unlicensed\(task\) raised RuntimeError: no licence"):
-        played("1", environment_class=Unlicensed)
     with pytest.raises(InputError, match="no such page"):
         played("1", environment_class=Particular)
-
-
-def test_an_expert_that_stumbles_and_a_reward_that_is_no_number_are_the_worlds(caplog: pytest.LogCaptureFixture):
-    class Stumbling(Counting):
-        async def expert(self) -> str:
-            raise KeyError("map")
-
-    class Unscored(Counting):
-        async def step(self, reply: str) -> Observation:
-            return Observation.end(success=True, reward=math.nan)
-
-    class Clinging(Counting):
-        async def close(self) -> None:
-            raise OSError("still busy")
-
-    with pytest.raises(EnvironmentFailedError, match="expert raised KeyError: 'map'"):
-        asyncio.run(play(Stumbling, TASK, ExpertAgent(), id="a#0", seed=0, limits=LimitsConfig()))
-    with pytest.raises(EnvironmentFailedError, match="step gave the reward nan"):
-        played("1", environment_class=Unscored)
-    assert played("1", "2", "3", environment_class=Clinging).turns, "what was played stays played"
-    assert "close raised OSError: still busy" in caplog.text
-
-
-@pytest.mark.parametrize("reward", [math.inf, "0.5", [1.0]])
-def test_a_reward_that_is_no_finite_number_is_a_fault_of_the_world(reward: Any):
-    class Odd(Counting):
-        async def step(self, reply: str) -> Observation:
-            return Observation.end(success=True, reward=reward)
-
-    with pytest.raises(EnvironmentFailedError, match=r"step gave the reward .* it must be a finite number or None"):
-        played("1", environment_class=Odd)
 
 
 @pytest.mark.parametrize("reward", [800.0, -0.25])

@@ -11,7 +11,6 @@ import pytest
 from bough.cli import main
 from bough.environments import isolated
 from bough.environments import isolated as threads
-from bough.environments.base import Environment
 from tests.rollouts import misbehaving
 from tests.rollouts.misbehaving import ENVIRONMENTS
 
@@ -54,7 +53,3 @@ def test_healthy_episodes_finish_beside_a_misbehaving_environment(
     else:
         assert set(lost) == bad and all(re.search(reason, why) for why in lost.values()), lost
         assert "lost bad-0#0" in said.err
-
-
-def test_there_are_enough_of_them():
-    assert len(ENVIRONMENTS) >= 39 and all(issubclass(kind, Environment) for kind, _ in ENVIRONMENTS.values())

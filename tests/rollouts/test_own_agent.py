@@ -6,10 +6,13 @@ import threading
 import urllib.request
 from collections import UserDict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import bough
+from bough.cli import main
 from bough.config.groups import LimitsConfig, SamplingConfig
 from bough.engines.base import ContextFullError, EngineError
 from bough.engines.server.store import SessionOutcome
@@ -17,10 +20,11 @@ from bough.environments.base import EnvironmentFailedError
 from bough.environments.isolated import shut_down
 from bough.environments.registry import own_agent
 from bough.errors import InputError
-from bough.rollouts import episode as own_agent_module
+from bough.rollouts import own_agent as own_agent_module
 from bough.rollouts.agents import ModelAgent, RandomAgent
 from bough.rollouts.collect import Tally, collect
-from bough.rollouts.episode import play, read_result
+from bough.rollouts.episode import play
+from bough.rollouts.own_agent import read_result
 from bough.rollouts.runner import Attempt, LocalRunner
 from bough.types import Task, Trajectory
 from tests.engines.server.fake import FakeEngine, body, user
@@ -158,7 +162,7 @@ def failing(error: Exception) -> FakeEngine:
     return FakeEngine(say=say)
 
 
-def test_a_failing_engine_counts_even_if_the_agent_does_not_mind():
+def test_a_failing_engine_is_the_engines_fault_whatever_the_agent_does():
     def agent(base_url: str) -> bool:
         with pytest.raises(urllib.request.HTTPError):
             ask(base_url, user("x"))
@@ -166,9 +170,6 @@ def test_a_failing_engine_counts_even_if_the_agent_does_not_mind():
 
     with pytest.raises(EngineError, match="the engine is gone"):
         played(agent, failing(EngineError("the engine is gone")))
-
-
-def test_a_failing_engine_is_the_engines_fault_even_if_the_agent_raises():
     with pytest.raises(EngineError, match="the engine is gone"):
         played(lambda base_url: ask(base_url, user("x")), failing(EngineError("the engine is gone")))
 
@@ -305,3 +306,58 @@ def test_many_episodes_at_a_time_share_one_endpoint_and_faults_are_retried():
     assert sorted(int(record.rewards["outcome"] or 0) for record in records) == [n for n in range(20) if n != 3]
     assert list(tally.lost) == ["3#0"] and "broken for good" in tally.lost["3#0"]
     assert [record.info["retries"] for record in records if record.id == "2#0"] == [1] and tries["3"] == 4
+
+
+# `bough env check` for agents that play by themselves.
+
+
+AGENT = """
+import json, urllib.request
+
+def tasks():
+    yield {"word": "yes"}
+
+def ask(task, base_url):
+    body = json.dumps({"messages": [{"role": "user", "content": task.data["word"]}]}).encode()
+    with urllib.request.urlopen(urllib.request.Request(f"{base_url}/chat/completions", body)) as response:
+        return json.load(response)["choices"][0]["message"]["content"] or ""
+
+def good(task, base_url):
+    return ask(task, base_url) == "yes"
+
+def generous(task, base_url):
+    return len(ask(task, base_url)) > 1000
+
+def fragile(task, base_url):
+    return ask(task, base_url)[0] == "y"
+
+def silent(task, base_url):
+    return True
+"""
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Path:
+    path = tmp_path / "checked_agents.py"
+    path.write_text(AGENT)
+    return path
+
+
+def test_an_agent_that_copes_with_any_reply_keeps_the_contract(agents: Path, capsys: Any):
+    assert main(["env", "check", f"agent:{agents}:good"]) == 0
+    assert "keeps the contract in 1 task: bad input, episodes at the same time" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        ("generous", "the reply 'aaaaaaaaaaaaaaaa"),
+        ("fragile", "raised IndexError: string index out of range"),
+        ("silent", "made no request to its base_url"),
+    ],
+)
+def test_each_breach_is_found(agents: Path, function: str, problem: str):
+    report = bough.check(f"agent:{agents}:{function}")
+    assert len(report.problems) == 1 and problem in report.problems[0]

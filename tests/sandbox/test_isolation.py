@@ -30,7 +30,7 @@ def test_without_isolation_code_is_refused_with_what_was_tried(monkeypatch: pyte
     with pytest.raises(NoSandboxError) as error:
         isolation.choose()
     assert isinstance(error.value, InputError)
-    assert "--unsafe-no-sandbox" in str(error.value) and "bubblewrap is forbidden" in str(error.value)
+    assert "--options unsafe_no_sandbox=true" in str(error.value) and "bubblewrap is forbidden" in str(error.value)
     assert "namespaces is forbidden" in str(error.value)
     assert isolation.choose(unsafe=True) == "none"
 
@@ -43,7 +43,7 @@ def test_going_without_is_never_chosen_where_there_is_isolation(monkeypatch: pyt
 
 
 def test_asking_for_no_isolation_needs_consent():
-    with pytest.raises(NoSandboxError, match="--unsafe-no-sandbox"):
+    with pytest.raises(NoSandboxError, match="--options unsafe_no_sandbox=true"):
         isolation.choose(wanted="none")
     assert isolation.choose(wanted="none", unsafe=True) == "none"
 

@@ -98,12 +98,9 @@ def test_sessions_see_no_file_and_no_process_of_each_other(box: Box):
     assert box.do(play()) == ["([], True, False)", "['mine']"]
 
 
-def test_code_and_results_larger_than_a_pipe_go_through(box: Box):
+def test_threads_are_waited_for_and_long_code_goes_through_the_pipe(box: Box):
     long = box.run("x = '" + "a" * 300_000 + "'\nlen(x)")
     assert long.value == "300000"
-
-
-def test_threads_of_a_program_are_waited_for(box: Box):
     code = "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), print('late'))).start()"
     assert box.run(code).stdout == "late\n"
 

@@ -95,13 +95,10 @@ def test_a_program_that_takes_too_long_is_told_and_its_session_forgotten(url: st
     assert results[2].value == "False"
 
 
-def test_a_program_that_ends_early_is_told(url: str):
+def test_a_program_that_ends_early_or_prints_much_is_told(url: str):
     (result,) = run(url, "import os\nprint('before', flush=True)\nos._exit(3)")
     assert result.error == "The process exited with status 3 before the end of the code."
     assert result.stdout == "before\n"
-
-
-def test_much_output_is_cut(url: str):
     (result,) = run(url, "print('x' * 100_000)", output_bytes=100)
     assert result.truncated and len(result.stdout) < 200
 

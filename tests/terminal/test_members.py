@@ -35,12 +35,12 @@ def test_the_table_follows_a_generation_from_training_to_selection():
     progress.measured([described("g0-1", **score, lives=True), described("g0-0", **score, lives=False)])
     assert " ".join(drawn(progress)[0]) == "generation 0 (1 of 3): selecting"
     assert [row[0] for row in drawn(progress)[2:]] == ["g0-1", "g0-0"]
-    child = described("g1-1", born=1, parent="g0-1", mutation={"kind": "crossover", "other_parent": "g0-0"})
+    child = described("g1-1", born=1, parent="g0-1", mutation={"kind": "no_mutation"})
     progress.begin(1, [described("g0-1"), child], 2)
     known, new = drawn(progress)[2:]
     assert known[:7] == ["g0-1", "0.75", "(0.5", "to", "1)", "0.25", "1"]  # its last fitness, one generation old
     assert " ".join(drawn(progress)[0]) == "generation 1 (2 of 3): training, 0 of 2 updates"
-    assert new[:6] == ["g1-1", "0", "2", "g0-1", "crossover", "with"]
+    assert new[:6] == ["g1-1", "0", "2", "g0-1", "none", "beta=0.125,"]
     progress.measured([described("g0-1", **score | {"generation": 1})])
     assert " ".join(drawn(progress)[0]) == "generation 1 (2 of 3): measuring the winner on untouched data"
 
@@ -89,9 +89,7 @@ def test_a_name_cannot_control_the_terminal_or_the_markup():
     [
         (None, ""),
         ({"kind": "no_mutation"}, "none"),
-        ({"kind": "rank", "setting": "lora_r", "before": 4, "after": 8}, "lora_r 4 → 8"),
         ({"kind": "hyper_parameter", "setting": "beta", "before": 0.12345, "after": 1e-5}, "beta 0.123 → 1e-05"),
-        ({"kind": "crossover", "other_parent": "g0-1"}, "crossover with g0-1"),
     ],
 )
 def test_a_mutation_in_words(mutation: dict[str, Any] | None, said: str):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from bough.cli import main
-from bough.training.loop import MetricsFile
+from bough.config.run_folder import MetricsFile
 from tests.warm import Warm
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch._dynamo.utils import counters
 
 from bough.cli import main
-from bough.training.loop import MetricsFile
+from bough.config.run_folder import MetricsFile
 from bough.training.step import Step
 
 ROOT = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ import torch
 import transformers
 
 from bough.cli import main
+from bough.config.run_folder import MetricsFile
 from bough.models.resolve import load_tokenizer
-from bough.training.loop import MetricsFile
 from tests.policy.families import HYBRIDS
 
 SAMPLES = Path(__file__).parents[1] / "samples"

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from bough.config.run_folder import RunDir
+from bough.config.run_folder import MetricsFile, RunDir
 from bough.errors import BoughError
 from bough.methods.sft import SFT, Demonstration, SFTConfig
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy, RowReader
 from bough.training.checkpoint import checkpoints
-from bough.training.loop import MetricsFile, Trainer
+from bough.training.loop import Trainer
 from bough.training.plan import Batch, PlannedSource
 from bough.training.step import Step
 from bough.types import Call

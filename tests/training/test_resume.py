@@ -9,7 +9,7 @@ import pytest
 
 from bough import bit_exact
 from bough.cli import main
-from bough.training.loop import MetricsFile
+from bough.config.run_folder import MetricsFile
 from tests.training.killed_run import KilledRuns
 
 ROOT = Path(__file__).parents[2]

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from bough.data.base import IN_MEMORY
 from bough.data.reader import read
 from bough.errors import InputError
-from bough.methods.examples import IN_MEMORY
 from bough.methods.sft import SFT, SFTConfig
 from bough.training.run import Trained, start_of, train
 

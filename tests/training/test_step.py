@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from bough.config.run_folder import MetricsFile
 from bough.errors import InputError
 from bough.methods.dpo import DPO, DPOConfig, Preference
 from bough.methods.grpo import GRPO, GRPOConfig
@@ -16,7 +17,6 @@ from bough.online.method import GroupExample
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 from bough.policy.reference import Reference
-from bough.training.loop import MetricsFile
 from bough.training.method import Example
 from bough.training.plan import Batch
 from bough.training.step import PackedBatch, Step, Updater

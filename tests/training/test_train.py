@@ -12,10 +12,9 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from bough.cli import main
-from bough.config.run_folder import RunDir
+from bough.config.run_folder import MetricsFile, RunDir
 from bough.models.resolve import resolve
 from bough.models.tiny import CONTEXT
-from bough.training.loop import MetricsFile
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from benchmarks.experts import outcome
 
-from bough.chat import hermes
+from bough.chat import tool_calls
 from bough.environments.base import Environment
 from bough.environments.isolated import shut_down
 from bough.types import Task, ToolCall
@@ -42,7 +42,7 @@ def test_the_interpreter_is_won_from_any_state():
 
 
 def code(text: str) -> str:
-    return hermes.call_text(ToolCall(name="code_interpreter", arguments={"code": text}))
+    return tool_calls.call_text(ToolCall(name="code_interpreter", arguments={"code": text}))
 
 
 def test_the_interpreters_expert_answers_only_what_was_computed():
@@ -70,4 +70,4 @@ def test_the_interpreters_expert_answers_only_what_was_computed():
             await Interpreter.shutdown()
 
     for said, success in asyncio.run(all_of_them()):
-        assert success and [hermes.OPEN in reply for reply in said] == [True, False]
+        assert success and [tool_calls.OPEN in reply for reply in said] == [True, False]

@@ -6,12 +6,12 @@ from pathlib import Path
 import bough
 from bough.worlds.functions import benchmark, conversation
 from bough.worlds.household import engine, environment, game, generate
-from bough.worlds.interpreter import tool
+from bough.worlds.interpreter import environment as interpreter
 from bough.worlds.web import page
 
 SOURCE = Path(bough.__file__).parent
 # An example in help, and one of several phrases after which the viewer expects a task's goal.
-ALLOWED = {("commands/table.py", "click-button"), ("report/viewer/contents.py", "your task is to")}
+ALLOWED = {("commands/environments.py", "click-button"), ("report/viewer/contents.py", "your task is to")}
 
 
 def texts_of_the_worlds() -> Iterator[str]:
@@ -22,7 +22,7 @@ def texts_of_the_worlds() -> Iterator[str]:
     things = {*table.fits, *table.traits, *(name for room in table.rooms for name in room.receptacles)}
     yield from (name for name in things if len(name) > 8)  # short ones are ordinary words: box, bed, desk
     yield from (*page.RELOADED, *page.NOT_FOR_TEXT, *page.ENOUGH, "click-button", "login-user", "miniwob")
-    yield from (tool.NAME, tool.RESTARTED)
+    yield from (interpreter.TOOL, interpreter.RESTARTED)
     yield from (name for name in benchmark.SETS if "_" in name)  # the others are ordinary words: parallel, multiple
     yield from (*benchmark.BACK_ENDS, conversation.MORE_FUNCTIONS, "bfcl")
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bough.chat.growing import Prompts
 from bough.chat.template import ChatTemplate
 from bough.chat.tokenizer import plain
 from bough.errors import RowError
@@ -53,7 +52,6 @@ class CallBuilder:
         context: int | None = None,
     ) -> None:
         self.template = template
-        self._growing = Prompts(template).begin()
         self.max_length = min(max_length, context or max_length) if max_length else None
         self.stride = stride
         self.context = context
@@ -122,8 +120,7 @@ class CallBuilder:
             text = self.template.prompt(conversation(start, turns[begin:index]), tools)
             return self.template.encode_prompt(text)
 
-        # Mostly this prompt continues the one of the turn before.
-        ids = self.template.encode_prompt(self._growing.prompt(conversation(start, turns[first:index]), tools))
+        ids = prompt(first)
         if self.max_length is None or len(ids) + answer <= self.max_length:
             return first, ids
         bare = prompt(index)

@@ -6,16 +6,36 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field
+
 from bough.chat.builder import Built, CallBuilder
-from bough.config.data import DoctorConfig
+from bough.config.groups import MODEL, CallsConfig, ReportConfig
 from bough.data.base import Sample
 from bough.data.bough import common_prefix
-from bough.data.reader import Place, Problems, Reader
+from bough.data.reader import Place, Problems, Reader, SourceConfig
 from bough.errors import InputError
 from bough.ledger import Ledger, plural
 from bough.types import Call, Group, Message, Pair, Turn, conversation
+
+
+class DoctorConfig(ReportConfig):
+    """Shows which tokens of a data file a model would be trained on, counts them, and reports problems.
+
+    Exits with 2 if a row is bad, an answer does not fit, or nothing would be trained.
+    """
+
+    command = "doctor"
+
+    source: SourceConfig
+    model: str = Field("smollm2", description=MODEL)
+    calls: CallsConfig = CallsConfig()
+    samples: int = Field(1, ge=0, description="number of records to show token by token")
+    limit: int = Field(1000, ge=1, description="number of records to tokenise")
+    output: Path | None = Field(None, description="a folder for the settings, the report and the ledger")
+
 
 # Template errors and the like come by the thousand or not at all; a few examples are enough.
 EXAMPLES = 3

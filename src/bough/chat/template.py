@@ -3,7 +3,7 @@
 Nothing about a template is assumed. Small conversations are rendered to find out what
 ends a turn, whether it supports tools and a system role, and what it puts before an
 answer. What it does not support is written in a documented way instead
-(`bough.chat.template`).
+(`without_tools`, `without_system`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from bough.chat.call_form import CallForm, form_of
-from bough.chat.hermes import reply_text
-from bough.chat.tokenizer import ControlTokens, any_of, has_common, plain
+from bough.chat.tokenizer import ControlTokens, any_of, plain
+from bough.chat.tool_calls import CallForm, form_of, reply_text
 from bough.data.bough import common_prefix
 from bough.errors import InputError, RowError
 from bough.files import read_small
@@ -95,13 +94,6 @@ class ChatTemplate:
     def decode(self, ids: list[int]) -> str:
         """The text of token ids, control tokens included."""
         return self.control.direct.decode(ids)
-
-    @property
-    def source(self) -> str | None:
-        """The Jinja source of all prompts; None if there are several, or the tokenizer renders in its own way."""
-        source = self.tokenizer.chat_template
-        usual = has_common(self.tokenizer, ("apply_chat_template", "get_chat_template"))
-        return source if usual and isinstance(source, str) else None
 
     @cached_property
     def knows_system(self) -> bool:

@@ -9,18 +9,10 @@ from typing import Any
 
 from bough import event_loop
 from bough.commands.models import LoadedModel, ModelLike, model_name
-from bough.commands.objects import (
-    AgentLike,
-    EnvironmentLike,
-    Records,
-    Rewards,
-    StrPath,
-    make_config,
-    reward_weights,
-    settings_of,
-    where_to_play,
-)
+from bough.commands.objects import AgentLike, EnvironmentLike, Records, Rewards, StrPath, reward_weights, where_to_play
+from bough.commands.table import Command, Stage
 from bough.config.groups import CollectConfig
+from bough.config.keywords import make_config, settings_of
 from bough.data.writer import Writer
 from bough.environments.base import Environment
 from bough.environments.isolated import shut_down
@@ -28,7 +20,8 @@ from bough.environments.registry import find
 from bough.environments.rubric import Rubric
 from bough.environments.tasks import configured
 from bough.errors import InputError
-from bough.files import replacing
+from bough.evaluation.contest import EvalConfig
+from bough.files import replacing, without_absolute, working_directory
 from bough.ledger import plural
 from bough.rollouts.agents import NO_EXPERT, Agent, make_agent
 from bough.rollouts.collect import AllLostError, Collection, NoExpertError, Tally
@@ -36,8 +29,19 @@ from bough.rollouts.collect import collect as collect_episodes
 from bough.rollouts.rescore import rescore
 from bough.rollouts.runner import Attempt, LocalRunner, Runner, attempts, wanted_tasks
 from bough.terminal import console
-from bough.terminal.tables import EpisodesProgress, announce_episodes
+from bough.terminal.console import announce
+from bough.terminal.tables import EpisodesProgress
 from bough.types import Trajectory
+
+
+def announce_episodes(config: CollectConfig | EvalConfig) -> None:
+    """Says what is to be played, before what takes long: imports, loading a model, the first episodes."""
+    environment = without_absolute(config.environment.name, *working_directory())
+    what = f"{plural(config.tasks, 'task')} of {environment}"
+    each = f", {config.attempts} attempts each," if config.attempts > 1 else ""
+    models = config.agent.model if isinstance(config.agent.model, list) else [config.agent.model]
+    adapter = f" and the adapter {config.agent.adapter}" if config.agent.adapter else ""
+    announce(f"playing {what}{each} with {', '.join(models)}{adapter}; episodes go to {config.output}")
 
 
 @settings_of(CollectConfig, "own_agent")
@@ -108,7 +112,8 @@ class Played:
 def play(config: CollectConfig, agent: Agent | None = None) -> Played:
     """Plays what is missing in the collection's folder, with the agent that the settings name unless one is given."""
     environment_class = configured(find(config.environment.name), config.environment.options)
-    wanted = list(attempts(wanted_tasks(environment_class, config), config.attempts, config.seed))
+    tasks = wanted_tasks(environment_class, config.environment, config.tasks, config.seed)
+    wanted = list(attempts(tasks, config.attempts, config.seed))
     with Collection(config) as collection:
         missing = collection.missing(wanted)
         if len(missing) < len(wanted):
@@ -227,3 +232,14 @@ def _tell(config: CollectConfig, numbers: dict[str, Any]) -> None:
         gap = f"mean {numbers['logprob_gap_mean']:.2g}, largest {numbers['logprob_gap_max']:.2g}"
         out.print(f"sampled against trained log-probabilities: {gap} on {plural(numbers['rescored_tokens'], 'token')}")
     out.print(f"episodes in {config.output / TRAJECTORIES}", markup=False)
+
+
+COMMANDS = {
+    "collect": Command(
+        CollectConfig,
+        collect_command,
+        "  bough collect --model smollm2 --environment household --tasks 64 --attempts 8 --output runs/collect\n"
+        "  bough collect --model expert --environment household --tasks 200 --output runs/demonstrations",
+        stage=Stage(None, "trajectories", "trajectories.jsonl", "output"),
+    ),
+}

@@ -17,18 +17,20 @@ from bough.commands.objects import (
     StrPath,
     environment_name,
     is_path,
-    make_config,
     reward_weights,
-    settings_of,
     trajectories_of,
 )
-from bough.config.curation import EXPERT, CorrectionsConfig, CurationConfig, DemosConfig, GroupsConfig, PairsConfig
+from bough.commands.table import Command, Stage
+from bough.config.keywords import make_config, settings_of
+from bough.curation.corrections import EXPERT, CorrectionsConfig
 from bough.curation.counterfactual import Cost
 from bough.curation.curate import Curated, Read, curate_corrections, curate_demos, curate_groups, curate_pairs
-from bough.curation.source import ledger_path, read_filed
+from bough.curation.demonstrations import DemosConfig, GroupsConfig
+from bough.curation.rounds import PairsConfig
+from bough.curation.source import CurationConfig, ledger_path, read_filed
+from bough.data.base import IN_MEMORY
 from bough.data.writer import check_output
 from bough.ledger import plural
-from bough.methods.examples import IN_MEMORY
 from bough.terminal import console
 from bough.types import Group, Pair, Trajectory
 
@@ -229,3 +231,51 @@ def _write(config: CurationConfig, found: Curated[Any], what: str) -> int:
 
 def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else "–" if value is None else str(value)
+
+
+COMMANDS = {
+    "demos": Command(
+        DemosConfig,
+        demos_command,
+        "  bough demos runs/collect -o demos.jsonl --per-task 1\n"
+        "  bough demos runs/collect -o demos.jsonl --rewards outcome=1 steps=0.2 --min-reward 1.1",
+        stage=Stage("trajectories", "demonstrations", "demonstrations.jsonl", "output", "file", one_file=True),
+    ),
+    "corrections": Command(
+        CorrectionsConfig,
+        corrections_command,
+        "  bough corrections runs/collect --by expert --mix demos.jsonl -o corrections.jsonl\n"
+        "  bough corrections runs/collect --by Qwen/Qwen3-8B --where everywhere -o corrections.jsonl\n"
+        "  bough corrections runs/collect --by http://127.0.0.1:8000/v1 -o corrections.jsonl",
+        stage=Stage(
+            "trajectories",
+            "demonstrations",
+            "corrections.jsonl",
+            "output",
+            "file",
+            one_file=True,
+            adds="mix",
+            labels="by",
+        ),
+    ),
+    "pairs": Command(
+        PairsConfig,
+        pairs_command,
+        "  bough pairs runs/collect -o pairs.jsonl\n"
+        "  bough pairs runs/collect --also runs/demonstrations --kinds parting failure_mode -o pairs.jsonl\n"
+        "  bough pairs runs/collect --kinds counterfactual --model runs/sft/final --max-episodes 500 -o pairs.jsonl",
+        stage=Stage("trajectories", "pairs", "pairs.jsonl", "output", "file", one_file=True),
+        essential=(
+            *("file", "also", "output", "overwrite", "as_json", "reward", "kinds", "environment", "seed"),
+            *("match", "per_task", "progress_margin", "reasons", "rules", "better", "caps", "shares"),
+            *("samples", "scouts", "plays", "certainty", "max_episodes", "concurrency"),
+            *("model", "adapter", "engine", "base_url", "temperature", "max_new_tokens", "max_turns"),
+        ),
+    ),
+    "groups": Command(
+        GroupsConfig,
+        groups_command,
+        "  bough groups runs/collect -o groups.jsonl --rewards outcome=1 tool_call=1",
+        stage=Stage("trajectories", "groups", "groups.jsonl", "output", "file", one_file=True),
+    ),
+}

@@ -8,30 +8,52 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
 from rich.progress import Progress
 from rich.table import Table
 
-from bough.commands.objects import (
-    Facts,
-    Records,
-    Source,
-    StrPath,
-    as_file,
-    is_path,
-    make_config,
-    records_of,
-    settings_of,
-)
-from bough.config.data import ConvertConfig, FormatsConfig, ShowConfig, StatsConfig, ValidateConfig
+from bough.commands.objects import Facts, Records, Source, StrPath, as_file, is_path, records_of
+from bough.commands.table import Command
+from bough.config.base import Config
+from bough.config.groups import ReportConfig
+from bough.config.keywords import make_config, settings_of
 from bough.data import transcript
 from bough.data.base import Format, Sample
 from bough.data.formats import FORMATS, named, writable
-from bough.data.reader import Problem, Problems, Reader, Statistics
-from bough.data.writer import ENDINGS, NotConvertedError, check_output
+from bough.data.reader import Problem, Problems, Reader, SourceConfig, Statistics
+from bough.data.writer import ENDINGS, ConvertConfig, NotConvertedError, check_output
 from bough.data.writer import convert as convert_file
 from bough.errors import InputError
 from bough.ledger import plural
 from bough.terminal import console
+
+
+class StatsConfig(ReportConfig):
+    """Prints counts, lengths and rewards of a data file."""
+
+    source: SourceConfig
+
+
+class ValidateConfig(ReportConfig):
+    """Lists the bad rows of a data file as file:line, one line per problem, and counts them by reason.
+
+    Exits with 2 if there is a bad row.
+    """
+
+    source: SourceConfig
+
+
+class ShowConfig(Config):
+    """Prints records as readable transcripts."""
+
+    source: SourceConfig
+    index: int = Field(0, ge=0, description="the first record to show, counted from 0")
+    count: int = Field(1, ge=1, description="number of records to show")
+
+
+class FormatsConfig(ReportConfig):
+    """Lists the file formats that Bough reads and writes."""
+
 
 PROBLEMS_SHOWN = 10
 
@@ -243,3 +265,32 @@ def _print_skipped(skipped: Counter[str]) -> None:
 
 def _format_name(reader: Reader) -> str:
     return reader.format.name if reader.format else "unknown"
+
+
+COMMANDS = {
+    "data stats": Command(
+        StatsConfig,
+        stats_command,
+        "  bough data stats sft.jsonl\n  bough data stats trajectories/",
+    ),
+    "data validate": Command(
+        ValidateConfig,
+        validate_command,
+        "  bough data validate pairs.jsonl\n  bough data validate pairs.jsonl --format trl",
+    ),
+    "data convert": Command(
+        ConvertConfig,
+        convert_command,
+        "  bough data convert sft.jsonl --to trl -o sft-trl.jsonl\n"
+        "  bough data convert pairs.parquet --to bough -o pairs.jsonl.zst --on-error skip",
+    ),
+    "data show": Command(
+        ShowConfig,
+        show_command,
+        "  bough data show sft.jsonl --index 3 --count 2",
+    ),
+    "data formats": Command(
+        FormatsConfig,
+        formats_command,
+    ),
+}

@@ -9,18 +9,18 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bough.chat.diagnosis import Diagnosis, Finding, diagnose
+from bough.chat.diagnosis import Diagnosis, DoctorConfig, Finding, diagnose
 from bough.commands.models import ModelLike, model_name
-from bough.commands.objects import EnvironmentLike, Source, as_file, environment_name, make_config, settings_of
-from bough.config.data import DoctorConfig
-from bough.config.play import EnvCheckConfig
+from bough.commands.objects import EnvironmentLike, Source, as_file, environment_name
+from bough.commands.table import Command
+from bough.config.keywords import make_config, settings_of
 from bough.config.run_folder import RunDir
 from bough.data.transcript import coloured
-from bough.environments.check import CheckReport
+from bough.environments.check import CheckReport, EnvCheckConfig
 from bough.files import write_json
 from bough.ledger import plural
 from bough.policy.load import load_call_builder
-from bough.rollouts.rescore import check_configured
+from bough.rollouts.own_agent import check_configured
 from bough.terminal import console
 from bough.types import Call
 
@@ -160,3 +160,12 @@ def _print_findings(diagnosis: Diagnosis) -> None:
     if diagnosis.rows.dropped or diagnosis.calls.dropped or any(finding.level == "fail" for finding in findings):
         return
     out.print("OK: nothing is dropped, only answers are trained, and every answer ends its turn", style="green")
+
+
+COMMANDS = {
+    "doctor": Command(
+        DoctorConfig,
+        doctor_command,
+        "  bough doctor sft.jsonl --model smollm2\n  bough doctor pairs.jsonl --model Qwen/Qwen3-4B --max-length 2048",
+    ),
+}

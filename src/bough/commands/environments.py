@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from pydantic import Field
 from rich.markup import escape
 from rich.table import Table
 
-from bough.config.play import EnvCheckConfig, EnvListConfig, EnvNewConfig, EnvSetupConfig
+from bough.commands.table import Command
+from bough.config.groups import ReportConfig
 from bough.config.yaml_file import write_value
 from bough.environments.adapters.names import ADAPTERS
 from bough.environments.base import blame
-from bough.environments.check import new_environment
+from bough.environments.check import EnvCheckConfig, new_environment
 from bough.environments.registry import ListedEnvironment, describe, find, list_environments
 from bough.errors import BoughError
 from bough.ledger import plural
-from bough.rollouts.rescore import check_configured
+from bough.rollouts.own_agent import check_configured
 from bough.terminal import console
+
+
+class EnvListConfig(ReportConfig):
+    """Lists the environments, or the options of one of them."""
+
+    environment: str | None = Field(
+        None, description="show the options of this environment", json_schema_extra={"positional": True}
+    )
+
+
+class EnvNewConfig(ReportConfig):
+    """Writes the files of a new environment: the class, its test and a recipe that trains in it."""
+
+    name: str = Field(description="name of the environment, such as shop", json_schema_extra={"positional": True})
+    output: Path = Field(Path(), description="folder in which a folder of that name is made")
+
+
+class EnvSetupConfig(ReportConfig):
+    """Installs what an environment needs besides Python packages (web: a browser)."""
+
+    environment: str = Field(description="the environment", json_schema_extra={"positional": True})
 
 
 def list_all(config: EnvListConfig) -> int:
@@ -108,3 +133,27 @@ def setup(config: EnvSetupConfig) -> int:
     elif install is None:
         console.out().print(f"{config.environment} needs nothing besides its Python packages", markup=False)
     return 0
+
+
+COMMANDS = {
+    "env list": Command(
+        EnvListConfig,
+        list_all,
+        "  bough env list\n  bough env list household",
+    ),
+    "env check": Command(
+        EnvCheckConfig,
+        check_one,
+        "  bough env check examples/guess_number.py:GuessNumber\n  bough env check web --options pages=click-button",
+    ),
+    "env new": Command(
+        EnvNewConfig,
+        new,
+        "  bough env new shop",
+    ),
+    "env setup": Command(
+        EnvSetupConfig,
+        setup,
+        "  bough env setup web",
+    ),
+}

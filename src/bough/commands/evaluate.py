@@ -12,27 +12,16 @@ from rich.table import Table
 
 from bough import event_loop
 from bough.commands.models import LoadedModel, ModelLike, TrainedModel, model_name
-from bough.commands.objects import (
-    AgentLike,
-    EnvironmentLike,
-    Facts,
-    Source,
-    StrPath,
-    as_file,
-    is_path,
-    make_config,
-    settings_of,
-    where_to_play,
-)
-from bough.config.evaluation import CompareConfig, EvalConfig
+from bough.commands.objects import AgentLike, EnvironmentLike, Facts, Source, StrPath, as_file, is_path, where_to_play
+from bough.commands.table import Command, Stage
+from bough.config.keywords import make_config, settings_of
+from bough.data.base import IN_MEMORY
 from bough.errors import short_path
-from bough.evaluation.contest import contest
-from bough.evaluation.gate import SideBySide, side_by_side
-from bough.evaluation.held_out import measure
+from bough.evaluation.contest import EvalConfig, contest
+from bough.evaluation.gate import CompareConfig, SideBySide, side_by_side
 from bough.evaluation.results import Results
 from bough.files import write_json
 from bough.ledger import Ledger
-from bough.methods.examples import IN_MEMORY
 from bough.models import resolve
 from bough.terminal import console
 from bough.terminal.tables import ContestProgress, show
@@ -191,7 +180,7 @@ def evaluate_command(config: EvalConfig) -> int:
 
 
 def _episodes(config: EvalConfig) -> int:
-    from bough.terminal.tables import announce_episodes
+    from bough.commands.collect import announce_episodes
 
     announce_episodes(config)
 
@@ -248,6 +237,8 @@ def compare_command(config: CompareConfig) -> int:
 
 
 def held_out(config: EvalConfig) -> int:
+    from bough.evaluation.held_out import measure
+
     found = measure(config)
     assert config.held_out.file is not None
     report = {"model": resolve.model_name(config.agent.model[0]), "eval_file": short_path(config.held_out.file)} | found
@@ -267,3 +258,26 @@ def _print(found: dict[str, Any]) -> None:
         if isinstance(value, int | float):
             table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else f"{value:.4g}")
     console.out().print(table)
+
+
+COMMANDS = {
+    "eval": Command(
+        EvalConfig,
+        evaluate_command,
+        "  bough eval --model smollm2 --model runs/dpo/final --environment household --output runs/eval\n"
+        "  bough eval --model runs/sft/final --eval-file held-out.jsonl",
+        stage=Stage(None, "evaluation", "results.json", "output"),
+        essential=(
+            *("model", "adapter", "engine", "base_url", "chat_template", "environment", "options", "own_agent"),
+            *("split", "task_file", "tasks", "attempts", "seed", "output", "overwrite", "as_json"),
+            *("temperature", "max_new_tokens", "max_turns", "concurrency", "stop_width", "level", "against"),
+            *("eval_file", "max_length", "cluster", "workers"),
+        ),
+    ),
+    "compare": Command(
+        CompareConfig,
+        compare_command,
+        "  bough compare runs/eval-sft/results.json runs/eval-dpo/results.json\n"
+        "  bough compare runs/eval-sft runs/eval-dpo --gate",
+    ),
+}

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bough.commands.table import RESUMED, VERBS, Verb, resolve
+from bough.commands import table
+from bough.commands.table import RESUMED, Command
 from bough.config.base import Config, is_code
 from bough.config.groups import AGENT_PREFIX
 from bough.config.parts import leaves
@@ -78,8 +79,8 @@ def _unknown_models(config: Config) -> Iterator[str]:
     if not models and not others:
         return
     # The settings of other commands take a fifth of the time of one that needs no model.
-    from bough.config.curation import is_server
-    from bough.config.evaluation import BASELINES
+    from bough.config.groups import is_server
+    from bough.evaluation.contest import BASELINES
 
     for name in [*models, *(name for name in others if not is_server(name))]:
         try:
@@ -112,7 +113,7 @@ for _name, _select in (("sft", "demos"), ("dpo", "pairs")):
 def explained(command: str, name: str, problem: str) -> str:
     """A better sentence than `problem` for the unknown flag of the setting `name`, if other commands have the flag."""
     instead = INSTEAD.get(command, {}).get(name)
-    owners = [other for other, verb in VERBS.items() if name in _flags(verb)]
+    owners = [other for other in table.names() if name in _flags(table.command(other))]
     if not owners or ("did you mean" in problem and not instead):
         return problem
     more = ", …" if len(owners) > MAX_NAMED else ""
@@ -120,6 +121,6 @@ def explained(command: str, name: str, problem: str) -> str:
     return f"{sentence}; {instead}" if instead else sentence
 
 
-def _flags(verb: Verb) -> set[str]:
-    settings = leaves(resolve(verb.config)).values()
+def _flags(command: Command) -> set[str]:
+    settings = leaves(command.config).values()
     return {on_command_line(leaf) for leaf in settings if not is_positional(leaf.info)}

@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import JsonValue
+from pydantic import AliasChoices, Field, JsonValue
 from pydantic_core import to_json
 
 from bough import event_loop
-from bough.commands.objects import EnvironmentLike, environment_name, make_config, settings_of
-from bough.config.play import PlayConfig
+from bough.commands.objects import EnvironmentLike, environment_name
+from bough.commands.table import Command
+from bough.config.base import Config
+from bough.config.groups import EnvironmentConfig
+from bough.config.keywords import make_config, settings_of
 from bough.environments.base import Environment, Observation
 from bough.environments.isolated import Isolated, shut_down
 from bough.environments.registry import find
@@ -23,6 +26,36 @@ from bough.environments.tasks import configured, tasks_of
 from bough.errors import InputError
 from bough.terminal import console
 from bough.types import Task
+
+
+class PlayedEnvironmentConfig(EnvironmentConfig):
+    """Environment and tasks."""
+
+    name: str = Field(
+        description="a name of `bough env list`, module:Class or path/to/file.py:Class",
+        json_schema_extra={"flag": "environment", "positional": True},
+    )
+
+
+class PlayConfig(Config):
+    """Lets you play in an environment, or replays actions from a file.
+
+    At the prompt: type an action; an empty line lists the possible actions; Ctrl-D ends the episode.
+    """
+
+    environment: PlayedEnvironmentConfig
+    seed: int = Field(0, ge=0, description="random seed of the tasks and of sampling")
+    task: str | None = Field(None, description="the number of a task, counted from 0, or its id (default: the first)")
+    game: Path | None = Field(None, description="a game file to play (household: an official game.tw-pddl)")
+    actions: Path | None = Field(
+        None, description="a file of actions, one per line, as plain text or JSON strings; - reads standard input"
+    )
+    json_lines: bool = Field(
+        False,
+        validation_alias=AliasChoices("json_lines", "json"),
+        description="print one JSON object for the start and one for each step",
+    )
+
 
 # An id is searched for among this many tasks: there may be infinitely many.
 TASKS_SEARCHED = 10_000
@@ -172,3 +205,12 @@ def _action(line: str, place: str) -> str:
     if not isinstance(value, str):
         raise InputError(f'{place}: an action is text, or an object with "action" as text')
     return value
+
+
+COMMANDS = {
+    "play": Command(
+        PlayConfig,
+        play_command,
+        "  bough play household --seed 3\n  bough play household --game game.tw-pddl --actions actions.txt --json",
+    ),
+}

@@ -3,19 +3,55 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
+from pydantic import Field, model_validator
 from rich.filesize import decimal
 
 from bough.commands.models import ModelLike, TrainedModel, model_name
-from bough.commands.objects import StrPath, make_config, settings_of
-from bough.config.publish import CardConfig, MergeConfig, PushConfig
+from bough.commands.objects import StrPath
+from bough.commands.table import Command
+from bough.config.groups import ReportConfig
+from bough.config.keywords import make_config, settings_of
 from bough.files import MAX_JSON, read_small
 from bough.ledger import plural
-from bough.policy.save import merge_adapter
-from bough.report.card import Card, find_subject, write_card
+from bough.report.card import RUN, Card, CardConfig, HubId, write_card
+from bough.report.evaluated import find_subject
 from bough.report.publish import Release, make_release, upload
 from bough.terminal import console
+
+
+class MergeConfig(ReportConfig):
+    """Merges an adapter into its base model and writes the result as a model of its own."""
+
+    adapter: Path = Field(description="the folder of the adapter", json_schema_extra={"positional": True})
+    output: Path = Field(
+        description="the folder to write, or a file that ends in .gguf, for llama.cpp",
+        json_schema_extra={"short": "-o"},
+    )
+    gguf_type: Literal["f32", "f16", "bf16", "q8_0"] | None = Field(
+        None, description="data type of the weights in a GGUF file (default: f16)"
+    )
+    model: str | None = Field(None, description="the base model (default: the one named in the adapter)")
+
+    @model_validator(mode="after")
+    def _a_type_needs_its_file(self) -> Self:
+        if self.gguf_type and self.output.suffix != ".gguf":
+            raise ValueError(f"`gguf_type` needs an `output` that ends in .gguf; it is {self.output}")
+        return self
+
+
+class PushConfig(ReportConfig):
+    """Uploads a trained model and its card to the Hub, with the account of `hf auth login` or HF_TOKEN."""
+
+    run: Path = Field(description=RUN, json_schema_extra={"positional": True})
+    repo: HubId = Field(description="the repository, org/name; it is created if it does not exist")
+    private: bool = Field(False, description="create the repository as private")
+    base_model: HubId | None = Field(
+        None, description="the base model's name on the Hub, if the run only has it as a local folder"
+    )
+    message: str = Field("Upload with bough push", min_length=1, description="commit message")
+    dry_run: bool = Field(False, description="list the files that would be uploaded; upload nothing")
 
 
 @settings_of(MergeConfig, "model")
@@ -27,7 +63,7 @@ def merge(adapter: StrPath, output: StrPath, *, base_model: ModelLike | None = N
     """
     base = None if base_model is None else model_name(base_model)
     config = make_config(MergeConfig, "merge", settings, adapter=Path(adapter), output=Path(output), model=base)
-    merge_adapter(config)
+    _merge(config)
     return config.output
 
 
@@ -105,10 +141,36 @@ def _print_json(config: PushConfig, release: Release, address: str | None) -> in
 # `bough merge`: an adapter into its base model.
 
 
+def _merge(config: MergeConfig) -> str:
+    from bough.policy.save import merge_adapter
+
+    return merge_adapter(config.adapter, config.output, base=config.model, gguf_type=config.gguf_type)
+
+
 def merge_command(config: MergeConfig) -> int:
-    base = merge_adapter(config)
+    base = _merge(config)
     if config.as_json:
         console.print_json({"adapter": str(config.adapter), "base": base, "output": str(config.output)})
         return 0
     console.out().print(f"{config.adapter} merged into {base}, written to {config.output}", markup=False)
     return 0
+
+
+COMMANDS = {
+    "merge": Command(
+        MergeConfig,
+        merge_command,
+        "  bough merge runs/dpo/final -o model\n  bough merge runs/dpo/final -o model.gguf --gguf-type q8_0",
+    ),
+    "card": Command(
+        CardConfig,
+        card_command,
+        "  bough card runs/demo --license apache-2.0\n"
+        "  bough card runs/dpo --repo org/name --evaluations runs/eval --overwrite",
+    ),
+    "push": Command(
+        PushConfig,
+        push_command,
+        "  bough push runs/demo --repo org/name --dry-run\n  bough push runs/demo --repo org/name --private",
+    ),
+}

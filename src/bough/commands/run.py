@@ -9,20 +9,35 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
 from rich.markup import escape
 from rich.table import Table
 
-from bough.commands.objects import StrPath, make_config, settings_of
-from bough.config.run import RunConfig, RunsListConfig, RunsShowConfig
+from bough.commands.objects import StrPath
+from bough.commands.table import Command
+from bough.config.groups import ReportConfig
+from bough.config.keywords import make_config, settings_of
 from bough.config.yaml_file import write_value
 from bough.evaluation.comparison import Comparison
 from bough.experiments.listing import command_of, command_run
 from bough.experiments.listing import list_runs as runs_in
 from bough.experiments.recipe import FILE_NAME, NAME, Recipe, plan, read_recipe, read_settings
 from bough.experiments.record import StageRecord, numbers_of
-from bough.experiments.run import Run, SummaryRow, summary
+from bough.experiments.run import Run, RunConfig, SummaryRow, summary
 from bough.ledger import plural
 from bough.terminal import console
+
+
+class RunsListConfig(ReportConfig):
+    """Lists the runs in a folder and the progress of each: recipes and single commands."""
+
+    folder: Path = Field(Path("runs"), description="the folder of the runs", json_schema_extra={"positional": True})
+
+
+class RunsShowConfig(ReportConfig):
+    """Shows one run: its stages, their inputs and outputs, its results."""
+
+    run: Path = Field(description="the run folder", json_schema_extra={"positional": True})
 
 
 class RecipeRun:
@@ -189,3 +204,22 @@ def _records(folder: Path, recipe: Recipe) -> list[tuple[str, StageRecord | None
 
 def _facts(values: dict[str, str]) -> str:
     return ", ".join(f"{key} {Path(value).name[:8]}" for key, value in values.items())
+
+
+COMMANDS = {
+    "run": Command(
+        RunConfig,
+        run_command,
+        "  bough run demo\n  bough run recipe.yaml --set model=tiny sft.max_steps=3\n  bough run demo --dry-run",
+    ),
+    "runs list": Command(
+        RunsListConfig,
+        list_runs,
+        "  bough runs list",
+    ),
+    "runs show": Command(
+        RunsShowConfig,
+        show_run,
+        "  bough runs show runs/demo",
+    ),
+}

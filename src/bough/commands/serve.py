@@ -11,12 +11,15 @@ from types import TracebackType
 from typing import Any, Self
 
 import yaml
+from pydantic import Field
 
 from bough import event_loop
 from bough.commands.models import LoadedModel, ModelLike, model_name
-from bough.commands.objects import AgentLike, StrPath, agent_name, make_config, settings_of
-from bough.config.groups import AGENT_PREFIX, SamplingConfig
-from bough.config.play import RecordedConfig, ServeConfig
+from bough.commands.objects import AgentLike, StrPath, agent_name
+from bough.commands.table import Command
+from bough.config.base import Config
+from bough.config.groups import AGENT_PREFIX, MODEL, AgentConfig, LimitsConfig, ReportConfig, SamplingConfig
+from bough.config.keywords import make_config, settings_of
 from bough.config.yaml_file import YamlFile
 from bough.engines.base import Engine
 from bough.engines.chat import TemplateEngine
@@ -33,6 +36,46 @@ from bough.rollouts.agents import ModelAgent
 from bough.rollouts.episode import play
 from bough.terminal import console
 from bough.types import Task, Trajectory
+
+
+class ServedModelConfig(AgentConfig):
+    """The model."""
+
+    model: str = Field("smollm2", description=f"{MODEL}, or the folder of an adapter")
+
+
+class ServeConfig(ReportConfig):
+    """Serves a model over an OpenAI-compatible address, and records every call with its exact tokens.
+
+    A session is the path /s/NAME/v1 or the header X-Session-ID. POST /s/NAME/end with
+    {"success": true, "reward": 0.7, "task": "…"} closes it into a trajectory.
+    """
+
+    command = "serve"
+
+    agent: ServedModelConfig = ServedModelConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    record: Path = Field(description="the folder for what is recorded; a stopped server resumes in it")
+    host: str = Field("127.0.0.1", description="the address to listen on; any but loopback needs a key")
+    port: int = Field(8000, ge=0, le=65535, description="the port to listen on; 0: any free port")
+    access_key_variable: str = Field(
+        "BOUGH_SERVE_KEY",
+        description="the environment variable that contains the key that clients must send, if there is one",
+    )
+    session_timeout_s: float = Field(
+        1800, gt=0, description="close a session that was not used for this many seconds, with an unknown outcome"
+    )
+    seed: int = Field(0, ge=0, description="random seed of requests that give none")
+
+
+class RecordedConfig(Config):
+    """Plays one task with an agent function and records it."""
+
+    agent: ServedModelConfig = ServedModelConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    limits: LimitsConfig = LimitsConfig()
+    seed: int = Field(0, ge=0, description="random seed of sampling")
+
 
 SETTINGS = "config.yaml"
 # What must not change in a folder: its records would be of several models, and only one could be shown.
@@ -151,7 +194,7 @@ def _open_store(config: ServeConfig) -> Store:
     """The folder, with the settings that it was begun with."""
     folder = config.record.absolute()
     file = folder / SETTINGS
-    values: dict[str, Any] = without_absolute(config.model_dump(mode="json"), folder)
+    values: dict[str, Any] = without_absolute(config.recorded(), folder)
     if file.exists():
         old = YamlFile.read(file).values.get("agent", {})
         changed = [name for name in FIXED if old.get(name) != values["agent"].get(name)]
@@ -255,3 +298,13 @@ def _task(given: Task | Mapping[str, Any] | str, environment: str) -> Task:
     if isinstance(given, str):
         return Task(id=given, environment=environment)
     return Task(id=json_digest(dict(given), size=8), environment=environment, data=dict(given))
+
+
+COMMANDS = {
+    "serve": Command(
+        ServeConfig,
+        serve_command,
+        "  bough serve --model runs/sft/final --record runs/recorded\n"
+        "  bough serve --engine openai --base-url http://127.0.0.1:9000/v1 --record runs/recorded --port 8001",
+    ),
+}

@@ -10,9 +10,10 @@ from pydantic import JsonValue
 from rich.markup import escape
 from rich.table import Table
 
-from bough.commands.objects import StrPath, make_config, settings_of
-from bough.config.run import SweepConfig
-from bough.experiments.sweep import Sweep
+from bough.commands.objects import StrPath
+from bough.commands.table import Command
+from bough.config.keywords import make_config, settings_of
+from bough.experiments.sweep import Sweep, SweepConfig
 from bough.experiments.sweep_table import SweepRow, cells, header, label
 from bough.ledger import plural
 from bough.terminal import console
@@ -108,3 +109,14 @@ def _show_plan(playing: Sweep, as_json: bool) -> int:
             note = f"  shared with {source.label}" if source else ""
             out.print(f"    {stamped.stage.folder}{note}", markup=False)
     return 0
+
+
+COMMANDS = {
+    "sweep": Command(
+        SweepConfig,
+        sweep_command,
+        "  bough sweep recipe.yaml --vary dpo.beta=0.01,0.1,0.5 --seeds 3\n"
+        "  bough sweep recipe.yaml --vary demonstrations.tasks=5,20,100 pairs.kinds=[episode],[parting] --dry-run\n"
+        "  bough sweep recipe.yaml --vary model=smollm2,tiny --set sft.max_steps=10 --jobs 2 -o runs/models",
+    ),
+}

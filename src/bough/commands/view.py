@@ -8,8 +8,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from bough.commands.objects import StrPath, make_config, settings_of
-from bough.config.play import ViewConfig
+from pydantic import Field
+
+from bough.commands.objects import StrPath
+from bough.commands.table import Command
+from bough.config.groups import ReportConfig
+from bough.config.keywords import make_config, settings_of
 from bough.errors import InputError
 from bough.ledger import plural
 from bough.terminal import console
@@ -17,6 +21,26 @@ from bough.terminal import console
 if TYPE_CHECKING:
     from bough.report.viewer.export import Written
     from bough.report.viewer.server import FolderAnswers
+
+
+class ViewConfig(ReportConfig):
+    """Serves a run folder or a data file as a local web page, or exports it to a single file."""
+
+    path: Path = Field(
+        Path("runs"),
+        description="a run folder, a folder of runs, or a data file",
+        json_schema_extra={"positional": True},
+    )
+    model: str | None = Field(
+        None, description="the model whose tokens are shown (default: the one in the folder's settings)"
+    )
+    port: int = Field(7788, ge=0, le=65535, description="the port to listen on; 0: any free port")
+    host: str = Field("127.0.0.1", description="the address to listen on; any but loopback needs --allow-remote")
+    allow_remote: bool = Field(False, description="allow access from other machines, with a token")
+    token: str | None = Field(None, description="the access token (default: a random one)")
+    export: Path | None = Field(None, description="write the page to this .html file instead of serving it")
+    max_records: int = Field(300, ge=1, description="maximum number of records of each kind in an exported page")
+    overwrite: bool = Field(False, description="replace the exported file if it exists")
 
 
 # Time that the server gets to stop.
@@ -33,8 +57,7 @@ class Viewer:
     def __init__(self, config: ViewConfig) -> None:
         answers = _answers(config)
         from bough.engines.server.app import listen
-        from bough.report.viewer.security import door
-        from bough.report.viewer.server import make_app, make_server
+        from bough.report.viewer.server import door, make_app, make_server
 
         self.path = config.path
         guarded = door(config.host, remote=config.allow_remote, token=config.token)
@@ -151,3 +174,12 @@ def _export(config: ViewConfig) -> int:
             markup=False,
         )
     return 0
+
+
+COMMANDS = {
+    "view": Command(
+        ViewConfig,
+        view_command,
+        "  bough view runs/demo\n  bough view pairs.jsonl --model smollm2\n  bough view runs/demo --export demo.html",
+    ),
+}

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
@@ -31,8 +31,12 @@ ADDRESS = re.compile(r"(?!hf:)[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
 
 
 class Config(BaseModel):
-    """Settings of one command, or a part of them. Subclasses declare fields, each with a description."""
+    """Settings of one command, or a part of them. Subclasses declare fields, each with a description.
 
+    `command` is the command whose settings these are; the settings file of a run names it.
+    """
+
+    command: ClassVar[str] = ""
     model_config = ConfigDict(
         extra="forbid", frozen=True, validate_default=True, populate_by_name=True, allow_inf_nan=False
     )
@@ -66,12 +70,14 @@ class Config(BaseModel):
         """The settings of a YAML file with `overrides` (from flags) on top."""
         document = YamlFile.read(file) if file is not None else YamlFile("", {}, {}, [])
         overrides = {cls.field_name(key): value for key, value in (overrides or {}).items()}
+        command = document.values.pop("command", cls.command)
         own_names, foreign = translate(document.values, leaves(cls))
         from_file = without(cls, own_names, overrides)
         values = overlaid(cls, from_file, overrides)
         places = {RENAMED.get(key, key): f"{document.name}:{line}: " for key, line in document.lines.items()}
         problems = [
             *document.problems,
+            *([] if command == cls.command else [f"{document.name} has the settings of bough {command}"]),
             *(f"{places.get(RENAMED.get(key, key), '')}{said}" for key, said in foreign.items()),
         ]
 
@@ -111,6 +117,10 @@ class Config(BaseModel):
         """The settings by their flat names, as JSON values; `how` is as in pydantic's `model_dump`."""
         return flattened(type(self), self.model_dump(mode="json", **how))
 
+    def recorded(self) -> dict[str, Any]:
+        """The settings as JSON values, after the command that they are of."""
+        return {"command": self.command} | self.model_dump(mode="json")
+
     def to_yaml(self) -> str:
         """The resolved settings, as a file that `load` reads."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
@@ -128,8 +138,9 @@ NAMED_BY_PART = {"environment": "name", "cluster": "address"}
 PARTS = (*NAMED_BY_PART, "agent")
 # Settings of a command that change settings of a recipe.
 CHANGES = ("set", "vary")
-# Settings that are mappings with any keys.
+# Settings that are mappings with any keys, and how the name of an option begins that lets code do more than it may.
 OPEN = ("options", "rule_options")
+UNSAFE = "unsafe_"
 # Environments of installed packages, by the names those packages gave them. With a second colon
 # gymnasium imports a module, and the other adapters run commands or contact servers.
 OF_A_PACKAGE = re.compile(r"(?:gymnasium|textarena):[^:]+")
@@ -145,10 +156,14 @@ def code_in(settings: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     for key, given in settings.items():
         if key in SETTINGS and not (key in PARTS and isinstance(given, Mapping)):
             yield from ((key, key, name) for name in _code(given))
-        elif isinstance(given, Mapping) and key not in OPEN:
+        elif key in OPEN:
+            yield from ((f"{key}.{name}", key, name) for name in _unsafe(given))
+        elif isinstance(given, Mapping):
             for inside, value in given.items():
                 setting = key if NAMED_BY_PART.get(key) == inside else str(inside)
-                if setting in SETTINGS:
+                if setting in OPEN:
+                    yield from ((f"{key}.{inside}.{name}", setting, name) for name in _unsafe(value))
+                elif setting in SETTINGS:
                     yield from ((f"{key}.{inside}", setting, name) for name in _code(value))
 
 
@@ -158,6 +173,12 @@ def code_in_change(key: str, value: Any) -> Iterator[str]:
     # The key may end in a setting or in one inside a part, or the value may give several settings.
     meant = [{last: value}, {part: {last: value}}, *([value] if isinstance(value, Mapping) else [])]
     yield from (name for one in meant for _, _, name in code_in(one))
+
+
+def _unsafe(options: Any) -> Iterator[str]:
+    # A mapping, or a list of NAME=VALUE as on the command line.
+    names = [str(one).partition("=")[0] for one in options] if isinstance(options, Mapping | list) else []
+    yield from (name for name in names if name.startswith(UNSAFE))
 
 
 def _code(given: Any) -> Iterator[str]:
@@ -177,6 +198,8 @@ ALWAYS_ON = {
     "chunk_long_trajectories": "a long prompt always drops its oldest steps",
 }
 STEP_LEVEL = "step_level_advantage"
+# Settings of earlier versions, and why they went.
+REMOVED: dict[str, str] = {}
 
 
 def translate(values: Mapping[str, Any], fields: Collection[str]) -> tuple[dict[str, Any], dict[str, str]]:

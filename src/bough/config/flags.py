@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
 
@@ -31,19 +31,25 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{self.prog}: {message}; see {self.prog} --help")
 
 
-def build(config: type[Config], prog: str, examples: str = "") -> Parser:
-    """A parser whose flags are the settings of `config`, grouped by the part or the class that declares them."""
+def build(config: type[Config], prog: str, examples: str = "", shown: Collection[str] = ()) -> Parser:
+    """A parser whose flags are the settings of `config`, grouped by the part or the class that declares them.
+
+    Its help explains those in `shown`, and says how many more there are; all of them if `shown` is empty.
+    """
+    settings = leaves(config)
+    hidden = {name for name in settings if shown and name not in shown}
+    more = f"{len(hidden)} more settings: {prog} --help-all" if hidden else ""
     parser = Parser(
         prog=prog,
         usage=_usage(config, prog),
         description=inspect.getdoc(config),
-        epilog=examples and f"examples:\n{examples}",
+        epilog="\n\n".join(filter(None, [more, examples and f"examples:\n{examples}"])),
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     groups = {}
-    for name, leaf in leaves(config).items():
+    for name, leaf in settings.items():
         if is_positional(leaf.info):
             several = get_origin(plain_type(leaf.info.annotation)) is list
             parser.add_argument(name, nargs="*" if several else "?", metavar=name.upper(), help=_help(leaf))
@@ -52,9 +58,9 @@ def build(config: type[Config], prog: str, examples: str = "") -> Parser:
         if owner not in groups:
             title = (inspect.getdoc(owner) or "").split("\n")[0].rstrip(".") if owner is not config else "settings"
             groups[owner] = parser.add_argument_group(title)
-        _add_flag(groups[owner], leaf)
+        _add_flag(groups[owner], leaf, argparse.SUPPRESS if name in hidden else _help(leaf))
     common = parser.add_argument_group("all commands")
-    if any(not is_positional(leaf.info) for leaf in leaves(config).values()):
+    if any(not is_positional(leaf.info) for leaf in settings.values()):
         common.add_argument("--config", metavar="FILE", help="a YAML file with these settings; flags override it")
     common.add_argument("--debug", action="store_true", help="show the traceback of an error; also before the command")
     common.add_argument(
@@ -106,14 +112,14 @@ def _usage(config: type[Config], prog: str) -> str:
     return " ".join([prog, *words, *required, "[flags]"])
 
 
-def _add_flag(group: Any, leaf: Leaf) -> None:
+def _add_flag(group: Any, leaf: Leaf, help: str) -> None:
     name, info = leaf.flat, leaf.info
     others = [flag(other) for other in other_names(info) if other != name]
     # A field cannot be called `json`, which pydantic has taken, but a flag can.
     names = others if _extra(info).get("renamed") else [flag(name), *others]
     if short := _extra(info).get("short"):
         names.insert(0, str(short))
-    options: dict[str, Any] = {"dest": name, "help": _help(leaf)}
+    options: dict[str, Any] = {"dest": name, "help": help}
     kind = plain_type(info.annotation)
     if kind is bool:
         group.add_argument(*names, action=argparse.BooleanOptionalAction, **options)

@@ -17,6 +17,11 @@ from bough.config.problems import named
 from bough.config.yaml_file import read_value
 
 
+def is_server(name: str) -> bool:
+    """Whether a labeller is named by the address of a server."""
+    return name.startswith(("http://", "https://"))
+
+
 class ReportConfig(Config):
     """How the report is printed."""
 
@@ -316,6 +321,8 @@ class AgentConfig(Config):
 
 class CollectConfig(ReportConfig):
     """Plays episodes and records them exactly, with the token ids of every call."""
+
+    command = "collect"
 
     environment: PlayedTasksConfig
     agent: AgentConfig = AgentConfig()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ from bough.config.base import Config
 from bough.errors import InputError
 from bough.files import (
     locked,
+    open_file,
     refuse_links,
     remove,
     remove_drafts,
@@ -44,7 +47,7 @@ class RunDir:
 
     def create(self, config: Config) -> None:
         """Creates the folder and writes the resolved settings into it, without absolute paths."""
-        settings = yaml.safe_dump(self.recorded(config.model_dump(mode="json")), sort_keys=False, allow_unicode=True)
+        settings = yaml.safe_dump(self.recorded(config.recorded()), sort_keys=False, allow_unicode=True)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             write_atomically(self.config, settings)
@@ -114,3 +117,48 @@ class RunDir:
 
     def _unusable(self, error: OSError) -> InputError:
         return InputError(f"{self.path}: cannot be used as a run folder: {error.strerror}")
+
+
+# `metrics.jsonl`: one line per logged step, readable during the run.
+
+MAX_LINE = 1 << 20
+MAX_STEP = 2**63
+
+
+class MetricsFile:
+    """Appends lines. A run that resumes at step n drops the lines after it: they will come again."""
+
+    def __init__(self, path: Path, first_step: int) -> None:
+        self.path = path
+        kept = [line for line in self.read(path) if line["step"] <= first_step]
+        write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
+
+    @staticmethod
+    def read(path: Path) -> list[dict[str, Any]]:
+        """All complete lines; none where there is no file. What is not a step's line is skipped."""
+        return list(MetricsFile.each(path))
+
+    @staticmethod
+    def each(path: Path) -> Iterator[dict[str, Any]]:
+        """The same one by one. Raises OSError for what is not a regular file: a pipe would block."""
+        if not path.exists():
+            return
+        with open_file(path) as file:
+            # A longer line is read in pieces, none of which is a step's line.
+            for line in iter(lambda: file.readline(MAX_LINE), b""):
+                try:
+                    values = json.loads(line.decode("utf-8", "replace"))
+                except (ValueError, RecursionError):  # cut off by a kill
+                    continue
+                if isinstance(values, dict) and _is_step(values.get("step")):
+                    yield values
+
+    def append(self, values: dict[str, Any]) -> None:
+        """One line; numbers that are not finite become null, as JSON has none."""
+        clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(clean) + "\n")
+
+
+def _is_step(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_STEP

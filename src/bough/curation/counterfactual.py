@@ -18,9 +18,8 @@ from typing import Any, TypeVar
 
 from pydantic import JsonValue
 
-from bough.config.curation import CounterfactualConfig
 from bough.config.groups import LimitsConfig
-from bough.curation.rounds import Journal, Rate, Result, Round, probability_better, round_pair
+from bough.curation.rounds import CounterfactualConfig, Journal, Rate, Result, Round, probability_better, round_pair
 from bough.curation.states import Branch, BranchAgent, at_round
 from bough.engines.base import Answer, ContextFullError, EngineError
 from bough.environments.base import Environment, EnvironmentFailedError, action_of

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from bough import event_loop
-from bough.config.curation import CorrectionsConfig, CurationConfig, DemosConfig, GroupsConfig, PairsConfig
 from bough.config.groups import Weight
-from bough.curation.corrections import CorrectionWork
+from bough.curation.corrections import CorrectionsConfig, CorrectionWork
 from bough.curation.counterfactual import Cost
-from bough.curation.demonstrations import demonstrations, groups
+from bough.curation.demonstrations import DemosConfig, GroupsConfig, demonstrations, groups
 from bough.curation.pairs import PairWork
-from bough.curation.source import SourcedTrajectory, write_out
+from bough.curation.rounds import PairsConfig
+from bough.curation.source import CurationConfig, SourcedTrajectory, write_out
 from bough.environments.rubric import TIMEOUT_S, TOTAL, Rubric
 from bough.errors import InputError
 from bough.ledger import Ledger

@@ -4,15 +4,73 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
+from typing import Literal, Self
 
-from bough.config.curation import DemosConfig, GroupsConfig
+from pydantic import Field, model_validator
+
+from bough.config.groups import REWARD_TIMEOUT, REWARDS, RewardWeights
 from bough.curation.advantages import group_advantages
 from bough.curation.pairs import by_task
-from bough.curation.source import SourcedTrajectory
+from bough.curation.rounds import REWARD
+from bough.curation.source import CurationConfig, SourcedTrajectory
 from bough.curation.states import actions, task_key
 from bough.environments.rubric import score
 from bough.ledger import Ledger
 from bough.types import Group, Trajectory
+
+
+class DemosConfig(CurationConfig):
+    """Selects the episodes worth imitating."""
+
+    command = "demos"
+
+    reward: str | None = Field(None, description=REWARD)
+    rewards: RewardWeights = Field({}, description=REWARDS)
+    reward_timeout_s: float = Field(60, gt=0, description=REWARD_TIMEOUT)
+    min_reward: float | None = Field(None, description="keep episodes with at least this reward")
+    longest: int | None = Field(None, ge=1, description="keep episodes with at most this many turns")
+    failures: bool = Field(False, description="also keep failures and unknown outcomes; use with --min-reward")
+    min_progress: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="also keep failures that got at least this far, each up to the turn of its highest progress",
+    )
+    errors: Literal["keep", "context", "drop"] = Field(
+        "context",
+        description="invalid actions: train on them (keep), use them as context only, or drop the episode",
+    )
+    dedupe: Literal["task", "actions", "none"] = Field(
+        "task",
+        description="duplicates to drop: the same actions on the same task, the same actions on any task, or none",
+    )
+    per_task: int | None = Field(
+        None,
+        ge=1,
+        description="keep this many episodes per task: successes, then what got furthest, and of equals the shortest",
+    )
+
+    @model_validator(mode="after")
+    def _some_failures_or_all(self) -> Self:
+        if self.failures and self.min_progress is not None:
+            raise ValueError("`failures` does not go with `min_progress`: it keeps all of them, whole")
+        return self
+
+
+class GroupsConfig(CurationConfig):
+    """Groups the attempts at each task, for GRPO."""
+
+    command = "groups"
+
+    reward: str | None = Field(None, description=REWARD)
+    rewards: RewardWeights = Field({}, description=REWARDS)
+    reward_timeout_s: float = Field(60, gt=0, description=REWARD_TIMEOUT)
+    size: int | None = Field(None, ge=2, description="attempts per group; the rest forms another group or is dropped")
+    min_size: int = Field(2, ge=1, description="drop groups with fewer scored attempts than this")
+    flat: bool = Field(
+        False,
+        description="also keep groups whose attempts all have the same reward (for advantage state or graph)",
+    )
 
 
 def demonstrations(filed: Sequence[SourcedTrajectory], config: DemosConfig, ledger: Ledger) -> list[Trajectory]:

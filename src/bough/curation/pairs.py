@@ -12,12 +12,14 @@ from random import Random
 
 from pydantic import JsonValue
 
-from bough.config.curation import EpisodePairsConfig, FailureModesConfig, PairsConfig
 from bough.curation.counterfactual import Cost, Miner
 from bough.curation.rounds import (
     COUNTERFACTUAL,
     PARTING,
+    EpisodePairsConfig,
+    FailureModesConfig,
     Journal,
+    PairsConfig,
     Round,
     StateTree,
     moved,

@@ -11,19 +11,123 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import exp, lgamma
 from random import Random
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, Literal
 
-from pydantic import JsonValue
+from pydantic import BeforeValidator, Field, JsonValue
 from pydantic_core import to_json
 
-from bough.config.curation import PairsConfig
-from bough.curation.source import SourcedTrajectory
+from bough.config.base import Config
+from bough.config.groups import AgentConfig, LimitsConfig, OptionValues, SamplingConfig
+from bough.curation.source import CurationConfig, SourcedTrajectory
 from bough.curation.states import RulesOf, State, states
 from bough.environments.base import MistakeRules, action_of
 from bough.files import MAX_JSON, open_file, open_own
 from bough.ledger import Ledger
 from bough.models.resolve import stamp
 from bough.types import Pair, Trajectory, Turn, conversation
+
+Better = Literal["success", "expert", "sample"]
+
+
+REWARD = "the reward to compare by (default: total, else the only reward, else the outcome)"
+
+
+Kind = Literal["episode", "parting", "failure_mode", "right_step", "counterfactual"]
+
+
+def _counts(value: Any) -> Any:
+    """`reason=number` arguments of the command line, as a mapping."""
+    if not isinstance(value, list):
+        return value
+    if missing := [word for word in value if "=" not in str(word)]:
+        raise ValueError(f"{missing[0]!r} must be written as reason=number")
+    return dict(str(word).split("=", 1) for word in value)
+
+
+class EpisodePairsConfig(Config):
+    """Pairs of whole episodes."""
+
+    match: Literal["shortest_success", "nearest_failure", "all"] = Field(
+        "nearest_failure",
+        description="shortest_success: pair each failure with the shortest success; nearest_failure: pair each success "
+        "with the failure that shares the longest prefix; all: every success with every failure",
+    )
+    per_task: int = Field(4, ge=1, description="maximum number of episode pairs per task")
+    progress_margin: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="also pair two failures whose progress differs by at least this much (default: no such pairs)",
+    )
+
+
+class FailureModesConfig(Config):
+    """Pairs from mistakes found by rules."""
+
+    reasons: list[str] = Field([], description="which mistakes to look for (default: all that the rules find)")
+    rules: str | None = Field(
+        None,
+        description="the environment whose mistake rules to apply (default: the environment that each task names; "
+        "generic rules where it names none)",
+    )
+    rule_options: OptionValues = Field({}, description="settings of the environment's mistake rules as key=value")
+    better: list[Better] = Field(
+        ["success", "expert"],
+        description="where the better action comes from, in this order: a success in the same state, the environment's "
+        "expert, a sample of the model that led to a better result",
+    )
+    per_trajectory: int = Field(2, ge=1, description="maximum number of pairs per reason and trajectory")
+    caps: Annotated[dict[str, Annotated[int, Field(ge=0)]], BeforeValidator(_counts)] = Field(
+        {}, description="maximum number of pairs per reason, such as loop=200 parting=500"
+    )
+    shares: Annotated[dict[str, Annotated[float, Field(gt=0, le=1)]], BeforeValidator(_counts)] = Field(
+        {}, description="maximum fraction of all pairs per reason, such as loop=0.3"
+    )
+
+
+class CounterfactualConfig(Config):
+    """Pairs from replies that were tried out."""
+
+    samples: int = Field(4, ge=1, description="number of alternative replies to sample in a round")
+    scouts: int = Field(4, ge=1, description="rollouts per reply to find the best and the worst")
+    plays: int = Field(12, ge=1, description="further rollouts of these two; only these count as evidence")
+    rounds: int = Field(1, ge=1, description="number of rounds to examine per trajectory")
+    certainty: float = Field(0.9, gt=0.5, lt=1, description="required probability that the better reply is better")
+    against: Literal["worst", "recorded"] = Field(
+        "worst", description="compare the best reply with the worst one or with the recorded one"
+    )
+    max_episodes: int = Field(1000, ge=1, description="maximum number of episodes to play")
+    max_sampled_turns: int | None = Field(
+        None, ge=1, description="maximum number of replies to sample (default: no limit)"
+    )
+    concurrency: int = Field(16, ge=1, description="episodes played at the same time")
+    retries: int = Field(3, ge=0, description="retries of an episode after the environment or the engine failed")
+
+
+class PairsConfig(CurationConfig):
+    """Finds preference pairs in episodes: a better and a worse continuation from the same state."""
+
+    command = "pairs"
+
+    reward: str | None = Field(None, description=REWARD)
+    kinds: list[Kind] = Field(
+        ["episode"],
+        description="episode: a success against a failure; parting: the round where a failure diverged from a success; "
+        "failure_mode: mistakes found by rules; right_step: steps of a success against mistakes it did not make; "
+        "counterfactual: replies that were tried out",
+    )
+    episodes: EpisodePairsConfig = EpisodePairsConfig()
+    failure_modes: FailureModesConfig = FailureModesConfig()
+    counterfactual: CounterfactualConfig = CounterfactualConfig()
+    agent: AgentConfig = AgentConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    limits: LimitsConfig = LimitsConfig()
+    seed: int = Field(0, ge=0, description="random seed")
+    environment: str | None = Field(
+        None,
+        description="the environment to replay in, for expert, sample and counterfactual (default: that of the tasks)",
+    )
+
 
 COUNTERFACTUAL = "counterfactual"
 

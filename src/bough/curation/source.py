@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
+from bough.config.groups import ReportConfig
 from bough.data.base import Sample
 from bough.data.reader import Reader
 from bough.data.writer import ENDINGS, Writer
@@ -16,6 +17,19 @@ from bough.errors import InputError
 from bough.files import replacing, write_json
 from bough.ledger import Ledger
 from bough.types import Group, Pair, Trajectory
+
+
+class CurationConfig(ReportConfig):
+    """Input and output."""
+
+    file: Path = Field(
+        description="a folder of `bough collect`, or any file or folder of trajectories",
+        json_schema_extra={"positional": True},
+    )
+    also: list[Path] = Field([], description="more files or folders, such as an expert's episodes of the same tasks")
+    format: str = Field("auto", description="format of the files; `bough data formats` lists them")
+    output: Path = Field(description="the file to write: .jsonl or .jsonl.zst", json_schema_extra={"short": "-o"})
+    overwrite: bool = Field(False, description="replace the output file if it exists")
 
 
 @dataclass(frozen=True)

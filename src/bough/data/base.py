@@ -19,6 +19,9 @@ from bough.errors import RowError
 from bough.files import text_digest
 from bough.types import Group, Message, Pair, Task, Trajectory, Turn, conversation, split_conversation
 
+# The name of data that is given in Python, where settings and records name a file.
+IN_MEMORY = "records"
+
 Row = dict[str, Any]
 Sample = Trajectory | Pair | Group
 Read = TypeVar("Read", bound=Sample)

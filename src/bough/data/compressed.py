@@ -1,7 +1,7 @@
 """Zstandard files as a sequence of frames, one per batch, so that a torn end costs one frame at most.
 
-A file is unpacked block by block. A block unpacks to at most 128 KiB of text, so memory
-use does not depend on the content of the file.
+A file is unpacked in small pieces. A block of four bytes unpacks to at most 128 KiB of text, so
+memory use does not depend on the content of the file.
 """
 
 from __future__ import annotations
@@ -9,18 +9,16 @@ from __future__ import annotations
 import contextlib
 import io
 import lzma
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import IO
 
 import zstandard
 from typing_extensions import Buffer
 
-MAGIC = 0xFD2FB528
-SKIPPABLE = range(0x184D2A50, 0x184D2A60)  # frames of something else, to be skipped
-MAX_BLOCK = 128 << 10
+# At most 32 MiB of text each.
+SMALL_PIECE = 1 << 10
 # The limit of zstd itself without --long; the window is kept in memory while a frame is read.
 MAX_WINDOW = 128 << 20
-RUN = 1  # the type of a block that is one byte, repeated
 
 
 def pack(text: bytes) -> bytes:
@@ -33,54 +31,24 @@ def unpack(file: IO[bytes]) -> Iterator[tuple[bytes, int]]:
 
     A last frame that is cut off gives its readable part, then EOFError; damage is an OSError.
     """
-    seen = 0
-
-    def take(count: int) -> bytes:
-        nonlocal seen
-        data = file.read(count)
-        seen += len(data)
-        if len(data) < count:
-            raise EOFError("the last Zstandard frame is cut off")
-        return data
-
-    whole = 0
-    while start := file.read(4):
-        seen += len(start)
-        magic = int.from_bytes(start + take(4 - len(start)), "little")
-        if magic in SKIPPABLE:
-            left = int.from_bytes(take(4), "little")
-            while left:
-                left -= len(take(min(left, MAX_BLOCK)))
-        elif magic == MAGIC:
-            frame = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW).decompressobj()
+    seen = whole = 0
+    data = b""
+    while data := data or file.read(SMALL_PIECE):
+        frame = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW).decompressobj()
+        while not frame.eof:
             try:
-                for part in _parts(start, take):
-                    if text := frame.decompress(part):
-                        yield text, whole
+                text = frame.decompress(data)
             except zstandard.ZstdError as error:
                 raise OSError(f"damaged Zstandard data: {error}") from None
-        else:
-            raise OSError("damaged Zstandard data: no frame begins here")
+            seen += len(data)
+            if text:
+                yield text, whole
+            data = frame.unused_data if frame.eof else file.read(SMALL_PIECE)
+            if not data and not frame.eof:
+                raise EOFError("the last Zstandard frame is cut off")
+        seen -= len(data)
         whole = seen
         yield b"", whole
-
-
-def _parts(start: bytes, take: Callable[[int], bytes]) -> Iterator[bytes]:
-    """A frame in pieces: its header, its blocks, its checksum. `take` gives the next bytes of the file."""
-    flags = take(1)[0]
-    one_segment = bool(flags & 0b100000)
-    size_of_content = (1 if one_segment else 0, 2, 4, 8)[flags >> 6]
-    yield start + bytes([flags]) + take((not one_segment) + (0, 1, 2, 4)[flags & 0b11] + size_of_content)
-    last = False
-    while not last:
-        head = take(3)
-        value = int.from_bytes(head, "little")
-        last, kind, size = bool(value & 1), value >> 1 & 0b11, value >> 3
-        if size > MAX_BLOCK:
-            raise OSError("damaged Zstandard data: a block is too large")
-        yield head + take(1 if kind == RUN else size)
-    if flags & 0b100:
-        yield take(4)
 
 
 def whole_size(file: IO[bytes]) -> int:

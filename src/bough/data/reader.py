@@ -17,14 +17,28 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, Literal
 
+from pydantic import Field
 from pydantic_core import from_json
 
+from bough.config.base import Config
 from bough.data.base import Format, Row, Sample
 from bough.data.formats import FORMATS, detect, named
 from bough.data.lines import Content, files, lines
 from bough.errors import InputError, RowError
 from bough.ledger import plural
 from bough.types import Group, Pair, Trajectory, Turn
+
+
+class SourceConfig(Config):
+    """Input data."""
+
+    file: Path = Field(
+        description="a .jsonl (plain, .zst, .gz, .xz), .json, .csv or .parquet file, a .eval log, a folder "
+        "of such shards, a saved Hugging Face dataset, or one on the Hub as hf://org/name/split",
+        json_schema_extra={"positional": True},
+    )
+    format: str = Field("auto", description="the file's format; `bough data formats` lists them")
+
 
 OnError = Literal["skip", "stop"]
 # Enough rows to outvote a few damaged ones at the top of a file.

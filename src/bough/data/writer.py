@@ -13,17 +13,34 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
+from pydantic import Field
 from pydantic_core import from_json, to_json
 
-from bough.config.data import ConvertConfig
+from bough.config.groups import ReportConfig
 from bough.data import bough, compressed
 from bough.data.base import Format, Sample
-from bough.data.reader import Problem, Reader
+from bough.data.reader import Problem, Reader, SourceConfig
 from bough.errors import BoughError, InputError, RowError
 from bough.files import open_own, replacing, sync, unlock
 from bough.ledger import plural
+
+
+class ConvertConfig(ReportConfig):
+    """Converts a data file to another format."""
+
+    source: SourceConfig
+    to: str = Field(
+        "bough",
+        description="the format to write: bough, trl, openai, sharegpt, knowlyr-sft, knowlyr-dpo or knowlyr-grpo",
+    )
+    output: Path = Field(description="the file to write: .jsonl or .jsonl.zst", json_schema_extra={"short": "-o"})
+    on_error: Literal["stop", "skip"] = Field(
+        "stop", description="bad rows: stop lists them all and writes nothing, skip drops and counts them"
+    )
+    overwrite: bool = Field(False, description="replace the output file if it exists")
+
 
 ENDINGS = (".jsonl.zst", ".jsonl")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from bough.config.groups import SamplingConfig
 from bough.errors import BoughError
@@ -87,7 +87,11 @@ class Generated:
 
 
 class TokenEngine(Protocol):
-    """Token ids in, token ids and log-probabilities out. `policy` names its weights."""
+    """Token ids in, token ids and log-probabilities out. `policy` names its weights.
+
+    One with an attribute `streams` that is true also takes `on_tokens`, a function that receives tokens
+    as they are drawn, on the caller's event loop.
+    """
 
     @property
     def policy(self) -> str: ...
@@ -106,26 +110,6 @@ class TokenEngine(Protocol):
 
     async def close(self) -> None:
         """Shuts down; pending answers are cancelled."""
-
-
-@runtime_checkable
-class StreamingTokenEngine(TokenEngine, Protocol):
-    """A token engine that can pass tokens on while it draws; `streams` says whether this one does."""
-
-    @property
-    def streams(self) -> bool: ...
-
-    async def generate(
-        self,
-        episode: str,
-        prompt_ids: list[int],
-        *,
-        sampling: SamplingConfig,
-        seed: int,
-        stop_ids: list[int],
-        on_tokens: Callable[[list[int]], None] | None = None,
-    ) -> Generated:
-        """Draws an answer; `on_tokens` receives its tokens as they are drawn, on the caller's event loop."""
 
 
 class ContextFullError(BoughError):

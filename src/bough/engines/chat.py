@@ -15,11 +15,10 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, Self
 
 from bough.chat.builder import read_reply
-from bough.chat.forms import BeforeMark
-from bough.chat.growing import Prompts
 from bough.chat.template import ChatTemplate, Encoder
+from bough.chat.tool_calls import BeforeMark
 from bough.config.groups import SamplingConfig
-from bough.engines.base import Answer, StreamingTokenEngine, TokenEngine
+from bough.engines.base import Answer, TokenEngine
 from bough.types import Call, Message
 
 if TYPE_CHECKING:
@@ -49,18 +48,24 @@ class TemplateEngine:
     ) -> None:
         self.tokens, self.template, self.sampling, self.scorer = tokens, template, sampling, scorer
         self.name = name or template.name
-        self.prompts = Prompts(template)
-        # For large prompts, one after the other: each may need much memory, and equal ones are encoded once.
+        # For large prompts, one after the other: each may need much memory, and equal ones are made once.
         self.aside = ThreadPoolExecutor(1, "bough-prompts")
+        self._latest: tuple[tuple[list[Message], list[dict[str, Any]]], str] | None = None
 
     def open(self, episode: str, *, seed: int) -> TemplateChat:
         return TemplateChat(self, episode, seed)
 
     def over(self, tokens: TokenEngine) -> Self:
-        """The same engine on another token engine. What is known about prompts is shared."""
+        """The same engine on another token engine."""
         other = copy(self)
         other.tokens = tokens
         return other
+
+    def large_prompt(self, messages: list[Message], tools: list[dict[str, Any]]) -> str:
+        """The text of a prompt, rendered once for all choices of a request. For the thread `aside`."""
+        if self._latest is None or self._latest[0] != (messages, tools):
+            self._latest = (list(messages), list(tools)), self.template.prompt(messages, tools)
+        return self._latest[1]
 
     async def close(self) -> None:
         await self.tokens.close()
@@ -71,7 +76,6 @@ class TemplateChat:
 
     def __init__(self, engine: TemplateEngine, episode: str, seed: int) -> None:
         self.engine, self.episode, self.seed = engine, episode, seed
-        self._prompt = engine.prompts.begin()
         self._encoder = Encoder(engine.template.control)
         self._text = ""
         self._ids: list[int] = []
@@ -90,12 +94,13 @@ class TemplateChat:
         template, tokens = self.engine.template, self.engine.tokens
         if _is_large(messages, tools):
             loop = asyncio.get_running_loop()
-            text, prompt = await loop.run_in_executor(self.engine.aside, self._made, messages, tools)
+            text, prompt = await loop.run_in_executor(self.engine.aside, self._large, messages, tools)
         else:
-            text, prompt = self._made(messages, tools)
+            text = template.prompt(messages, tools)
+            prompt = self._encode(text)
         seed = mix(self.seed, self._answers) if seed is None else seed
         asked: dict[str, Any] = {"sampling": sampling, "seed": seed, "stop_ids": template.stop_ids}
-        if on_text is not None and isinstance(tokens, StreamingTokenEngine) and tokens.streams:
+        if on_text is not None and getattr(tokens, "streams", False):
             form = template.call_form if tools else None
             shown = on_text if form is None else BeforeMark(form.mark, on_text).add
             asked["on_tokens"] = IncrementalText(template, shown).add
@@ -129,9 +134,8 @@ class TemplateChat:
     def close(self) -> None:
         self.engine.tokens.release(self.episode)
 
-    def _made(self, messages: list[Message], tools: list[dict[str, Any]]) -> tuple[str, list[int]]:
-        """The prompt as text and as tokens."""
-        text = self._prompt.prompt(messages, tools)
+    def _large(self, messages: list[Message], tools: list[dict[str, Any]]) -> tuple[str, list[int]]:
+        text = self.engine.large_prompt(messages, tools)
         return text, self._encode(text)
 
     def _encode(self, text: str) -> list[int]:

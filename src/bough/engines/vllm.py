@@ -20,26 +20,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from bough.config.groups import SamplingConfig
 from bough.engines import vllm_worker
 from bough.engines.base import ContextFullError, EngineError, Generated
-from bough.engines.openai import (
-    LogprobError,
-    RequestRefusedError,
-    Server,
-    ServerLimits,
-    choose_model,
-    context_is_full,
-    list_models,
-    read_choice,
-    read_tokens,
-)
+from bough.engines.http import RequestRefusedError, Server, ServerLimits
+from bough.engines.openai import LogprobError, choose_model, context_is_full, list_models, read_choice, read_tokens
 from bough.engines.vllm_worker import METHOD
 from bough.errors import InputError
 from bough.files import read_json, remove
 from bough.types import Finish
+
+log = logging.getLogger(__name__)
 
 
 class VLLMEngine:
@@ -336,8 +329,6 @@ def last_line(error: BaseException) -> str:
 #     VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve MODEL --enable-lora --max-loras 2
 # (without LoRA if no adapter will be loaded). Adapters are named by folder, so the server must see the same disk.
 
-log = logging.getLogger(__name__)
-
 
 class VLLMServerEngine:
     """A model on a running vLLM server. `context` is how many tokens prompt and answer may have together."""
@@ -401,22 +392,19 @@ class VLLMServerEngine:
         adapter = self._adapters.new(folder, policy, temporary=temporary)
         body = {"lora_name": adapter.name, "lora_path": str(adapter.folder)}
         try:
-            await self._order("/load_lora_adapter", body)
+            await self.server.post("/load_lora_adapter", body, json_answer=False)
         except RequestRefusedError as refusal:
+            if refusal.status == 404 and "adapter" not in refusal.words.lower():
+                raise InputError(
+                    f"the server at {self.server.url} takes no adapters; "
+                    "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora --max-loras 2"
+                ) from None
             # The name is new, so the adapter was loaded by a request whose answer was lost and that was sent again.
             if "already been loaded" not in refusal.words:
-                self._refuse(refusal, folder)
+                raise EngineError(f"the server cannot load the adapter {folder}: {refusal.words}") from None
         self._adapters.loaded(adapter)
         self.policy = adapter.policy
         await self._unload(self._adapters.take_unused())
-
-    def _refuse(self, refusal: RequestRefusedError, folder: str | Path) -> NoReturn:
-        if refusal.status != 404 or "adapter" in refusal.words.lower():
-            raise EngineError(f"the server cannot load the adapter {folder}: {refusal.words}") from None
-        raise InputError(
-            f"the server at {self.server.url} takes no adapters; "
-            "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora --max-loras 2"
-        ) from None
 
     async def pause(self) -> None:
         """Nothing to wait for: the server has its own weights and its own machine."""
@@ -436,7 +424,7 @@ class VLLMServerEngine:
     async def _unload(self, adapters: list[Adapter]) -> None:
         for old in adapters:
             try:
-                await self._order("/unload_lora_adapter", {"lora_name": old.name})
+                await self.server.post("/unload_lora_adapter", {"lora_name": old.name}, json_answer=False)
             except EngineError as error:  # it is not sampled from again, and only takes some memory
                 log.warning("The adapter %s stays loaded: %s", old.name, error)
         delete_folders(adapters)
@@ -482,10 +470,6 @@ class VLLMServerEngine:
                 f"the server at {self.server.url} gives other log-probabilities than {wanted}; "
                 f"start it with --logprobs-mode {self._logprobs_mode}"
             )
-
-    async def _order(self, path: str, body: dict[str, Any]) -> None:
-        """A request that is answered with text, not with JSON."""
-        await self.server.post(path, body, json_answer=False)
 
 
 # The LoRA adapters that a running engine has loaded, and which of them its answers still use.

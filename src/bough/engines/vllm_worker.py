@@ -1,4 +1,7 @@
-"""What Bough adds to vLLM's workers: they take over all weights from a folder. Loaded by vLLM, in its processes."""
+"""What Bough adds to vLLM's workers: they take over all weights from a folder.
+
+vLLM imports it in its own processes: a file by itself, so that nothing else of Bough is loaded there.
+"""
 
 from __future__ import annotations
 

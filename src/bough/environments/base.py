@@ -14,21 +14,17 @@ functions or `async def`. Environments with tools: `bough.environments.tools`.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Real
-from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 from pydantic_core import from_json, to_json
 
-from bough.chat.forms import MalformedError
-from bough.chat.hermes import reply_text
-from bough.chat.reply import Reply
+from bough.chat.tool_calls import MalformedError, Reply, reply_text
 from bough.config.base import Config
 from bough.errors import BoughError, RewardRangeError, describe_failure, short_repr
+from bough.ledger import is_finite
 from bough.types import Message, Task, Trajectory, Turn
 
 Tasks = Iterable[Task] | AsyncIterator[Task] | Awaitable[Iterable[Task]]
@@ -232,39 +228,37 @@ def blame(what: str, error: BaseException) -> EnvironmentFailedError:
     return EnvironmentFailedError(describe_failure(what, error))
 
 
-# Whether what an environment returned is an observation that can be shown, counted and written down.
-
 # All text of one observation, in characters. The longest pages and tool outputs are a hundredth of it.
 MAX_TEXT = 10_000_000
-KINDS: dict[str, tuple[type[Any] | tuple[type[Any], ...], str]] = {
+_TEXT: tuple[tuple[type, ...], str] = (str, type(None)), "text or None"
+_FLAG: tuple[tuple[type, ...], str] = (bool,), "True or False"
+KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "messages": ((tuple, list), "a tuple of messages"),
     "tools": ((tuple, list), "a tuple of JSON objects"),
-    "terminated": (bool, "True or False"),
-    "truncated": (bool, "True or False"),
+    "terminated": _FLAG,
+    "truncated": _FLAG,
     "success": ((bool, type(None)), "True, False or None"),
-    "action": ((str, type(None)), "text or None"),
-    "error": ((str, type(None)), "text or None"),
-    "stop": ((str, type(None)), "text or None"),
+    "action": _TEXT,
+    "error": _TEXT,
+    "stop": _TEXT,
     "images": ((tuple, list), "a tuple of PNG files as bytes"),
-    "state": ((str, type(None)), "text or None"),
+    "state": _TEXT,
 }
-
-
-_fields = attrgetter(*KINDS)
-_kinds = [kinds for kinds, _ in KINDS.values()]
+ITEMS: dict[str, type] = {"messages": Message, "tools": Mapping, "images": bytes}
 
 
 def check_observation(what: str, given: Any) -> Observation:
-    """The observation that `what` returned, as it is. Raises EnvironmentFailedError saying what is wrong with it."""
+    """The observation that `what` returned, if it can be shown, counted and written down.
+
+    Raises EnvironmentFailedError saying what is wrong with it.
+    """
     if not isinstance(given, Observation):
         name = "None" if given is None else f"a {type(given).__name__}"
         raise EnvironmentFailedError(f"{what} returned {name}; it must return an Observation")
-    values = _fields(given)
-    if not all(map(isinstance, values, _kinds)):
-        for value, (name, (kinds, allowed)) in zip(values, KINDS.items(), strict=True):
-            if not isinstance(value, kinds):
-                raise EnvironmentFailedError(f"{what} gave the {name} {short_repr(value)}; it must be {allowed}")
-    for name, kind in (("messages", Message), ("tools", Mapping), ("images", bytes)):
+    for name, (kinds, allowed) in KINDS.items():
+        if not isinstance(value := getattr(given, name), kinds):
+            raise EnvironmentFailedError(f"{what} gave the {name} {short_repr(value)}; it must be {allowed}")
+    for name, kind in ITEMS.items():
         for value in getattr(given, name):
             if not isinstance(value, kind):
                 raise EnvironmentFailedError(
@@ -272,22 +266,13 @@ def check_observation(what: str, given: Any) -> Observation:
                 )
     for name in ("reward", "progress"):
         value = getattr(given, name)
-        if value is not None and not _finite(value):
+        if not (value is None or isinstance(value, bool) or is_finite(value)):
             shown = short_repr(value)
             raise EnvironmentFailedError(f"{what} gave the {name} {shown}; it must be a finite number or None")
     _check_text(what, given)
     if given.tools:
         _check_tools(what, given)
     return given
-
-
-def _finite(value: Any) -> bool:
-    if type(value) is float:
-        return math.isfinite(value)
-    try:
-        return isinstance(value, Real) and math.isfinite(value)
-    except (OverflowError, ValueError):
-        return False
 
 
 def _check_text(what: str, given: Observation) -> None:
@@ -324,22 +309,20 @@ def check_unicode(what: str, text: str) -> None:
         ) from None
 
 
-# Mistake rules: what only an environment can tell about a turn, from its own texts.
-# Loops and invalid actions are found without knowing any text (`mistakes.py`). An environment adds what it knows by
-# returning rules of its own:
-#     class ShopRules(MistakeRules):         def claims_success(self, turn: Turn) -> bool:             return
-# action_of(turn) == "checkout"
-#         def own(self) -> Mapping[str, Rule]:             return {"bought_twice": bought_twice}
-#     class Shop(Environment):         @classmethod         def mistake_rules(cls) -> MistakeRules:             return
-# ShopRules()
-# They are used for episodes of that environment only.
-
 # Whether turn `at` of a trajectory is a mistake.
 Rule = Callable[[Trajectory, int], bool]
 
 
 class MistakeRules:
-    """The rules of one environment. The defaults know no text: only replies marked as errors had no effect."""
+    """What only one environment can tell about a turn, from its own texts; used for its episodes only.
+
+    Loops and invalid actions are found without knowing any text (`mistakes.py`). The defaults know none: only
+    replies marked as errors had no effect. An environment returns rules of its own from `mistake_rules`:
+
+        class ShopRules(MistakeRules):
+            def claims_success(self, turn: Turn) -> bool:
+                return action_of(turn) == "checkout"
+    """
 
     class Options(Config):
         """Settings of the rules, given with `--rule-options`."""

@@ -23,17 +23,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bough import event_loop
-from bough.config.play import EnvCheckConfig
+from pydantic import Field
+
+from bough.config.groups import OptionValues, ReportConfig
 from bough.environments.base import Environment, Observation
 from bough.environments.isolated import Isolated, shut_down
 from bough.environments.registry import find
 from bough.environments.replay import replay
-from bough.environments.tasks import configured, first_tasks, tasks_of
 from bough.environments.tools import raised_in
 from bough.errors import BoughError, InputError
 from bough.ledger import plural
 from bough.types import Message, Task, Trajectory, Turn
+
+
+class EnvCheckConfig(ReportConfig):
+    """Checks an environment against the contract: determinism, replay, bad input, close."""
+
+    environment: str = Field(
+        description="a name of `bough env list`, module:Class or path/to/file.py:Class",
+        json_schema_extra={"positional": True},
+    )
+    options: OptionValues = Field({}, description="options of the environment as key=value")
+    task_file: Path | None = Field(
+        None, description="a JSON Lines file of tasks, instead of the environment's own tasks"
+    )
+    tasks: int = Field(5, ge=1, description="number of tasks to check")
+    seed: int = Field(0, ge=0, description="random seed of the tasks")
+
 
 # Turns of an episode without an expert.
 TURNS = 6
@@ -78,21 +94,6 @@ class CheckReport:
             yield
         except BoughError as error:
             self.add(place, str(error))
-
-
-def check_configured(config: EnvCheckConfig, name: str | None) -> CheckReport:
-    """The environment of the settings, on its first tasks, checked as `check` does."""
-    environment_class = configured(find(config.environment), config.options)
-    wanted = tasks_of(environment_class, options=config.options, task_file=config.task_file, seed=config.seed)
-    tasks = first_tasks(wanted, config.tasks)
-
-    async def checked() -> CheckReport:
-        try:
-            return await check(environment_class, name, tasks, seed=config.seed)
-        finally:
-            await shut_down(environment_class)
-
-    return event_loop.run(checked())
 
 
 async def check(
@@ -213,7 +214,6 @@ async def _check_other_process(name: str, environment_class: type[Environment], 
 
 def print_start(name: str, task: str) -> None:
     """Prints the start of a task given as JSON; runs in the other process."""
-    from bough.environments.registry import find
 
     async def start() -> list[Any]:
         environment_class = find(name)

@@ -1,6 +1,6 @@
 """An environment as episodes use it: with a time limit on every call, and without affecting other episodes.
 
-Whatever its code does (raise, hang, block, return something invalid) is a `EnvironmentFailedError` of
+Whatever its code does (raise, hang, block, return something invalid) is an `EnvironmentFailedError` of
 this one episode. Its methods may be plain functions or `async def`; they run in a thread of
 their own, unless the class `shares_loop`.
 """
@@ -14,15 +14,15 @@ import inspect
 import logging
 import marshal
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from types import CoroutineType
-from typing import Any, TypeVar
+from types import CoroutineType, NoneType
+from typing import Any, TypeVar, cast
 
 from bough import event_loop
-from bough.chat.reply import Reply
+from bough.chat.tool_calls import Reply
 from bough.environments.base import (
     Environment,
     EnvironmentFailedError,
@@ -55,76 +55,53 @@ class Isolated:
         """Creates the environment without starting it."""
         if not self.environment_class.shares_loop:
             self._thread = take_thread()
-        await self._call(f"{self.environment_class.__name__}(task)", self._make)
+        await self._call(f"{self.environment_class.__name__}(task)", self._make, _ignore)
 
     async def start(self) -> Observation:
         if self._environment is None:
             await self.make()
-        return await self._observe("start", lambda environment: environment.start())
+
+        def read(given: Any) -> Observation:
+            if isinstance(given, str):
+                given = Observation.say(given)
+            if isinstance(given, Observation) and not given.tools:
+                given = replace(given, tools=tuple(self._made.tools))
+            return self._observation(given, "start")
+
+        return await self._call("start", lambda: self._made.start(), read)
 
     async def step(self, reply: Message | str) -> Observation:
-        given = Reply.of(reply)
+        said = Reply.of(reply)
         try:
-            return await self._observe("step", lambda environment: environment.step(given))
+            return await self._call("step", lambda: self._made.step(said), self._observation)
         except TooSlowError:
             if (ended := self._made.timed_out()) is None:
                 raise
             return check_observation("timed_out", ended)
 
     async def expert(self) -> str | None:
-        async def expert() -> str | None:
-            reply = await _result("expert", self._made.expert())
-            if not isinstance(reply, str | None):
-                raise EnvironmentFailedError(f"expert returned {_a(reply)}; it must return text or None")
-            check_unicode("expert", reply or "")
-            return reply
-
-        return await self._call("expert", expert)
+        return cast("str | None", await self._ask("expert", (str, NoneType), "text or None"))
 
     async def choices(self) -> Sequence[str]:
-        async def choices() -> list[str]:
-            actions = await _result("choices", self._made.choices())
-            if isinstance(actions, str) or not isinstance(actions, Iterable):
-                raise EnvironmentFailedError(f"choices returned {_a(actions)}; it must return a list of texts")
-            return list(actions)
+        def read(given: Any) -> list[str]:
+            if isinstance(given, str) or not isinstance(given, Iterable):
+                raise EnvironmentFailedError(f"choices returned {_a(given)}; it must return a list of texts")
+            return list(given)
 
-        return await self._call("choices", choices)
+        return await self._call("choices", lambda: self._made.choices(), read)
 
     async def action_in(self, reply: Message | str) -> str | None:
-        given = Reply.of(reply)
-
-        async def action_in() -> str | None:
-            action = await _result("action_in", self._made.action_in(given))
-            if not isinstance(action, str | None):
-                raise EnvironmentFailedError(f"action_in returned {_a(action)}; it must return text or None")
-            return action
-
-        return await self._call("action_in", action_in)
+        return cast("str | None", await self._ask("action_in", (str, NoneType), "text or None", Reply.of(reply)))
 
     async def accepts(self, reply: Message | str) -> bool:
-        given = Reply.of(reply)
-
-        async def accepts() -> bool:
-            accepted = await _result("accepts", self._made.accepts(given))
-            if not isinstance(accepted, bool):
-                raise EnvironmentFailedError(f"accepts returned {_a(accepted)}; it must return True or False")
-            return accepted
-
-        return await self._call("accepts", accepts)
+        return cast("bool", await self._ask("accepts", (bool,), "True or False", Reply.of(reply)))
 
     async def say(self, action: str) -> str:
-        async def say() -> str:
-            reply = await _result("say", self._made.say(action))
-            if not isinstance(reply, str):
-                raise EnvironmentFailedError(f"say returned {_a(reply)}; it must return text")
-            return reply
-
-        return await self._call("say", say)
+        return cast("str", await self._ask("say", (str,), "text", action))
 
     async def release(self) -> None:
         """Calls the environment's `close`. Raises EnvironmentFailedError if that fails."""
-        timeout_s = min(CLOSE_TIMEOUT_S, self.step_timeout_s)
-        await self._call("close", lambda: _result("close", self._made.close()), timeout_s)
+        await self._call("close", lambda: self._made.close(), _ignore, min(CLOSE_TIMEOUT_S, self.step_timeout_s))
 
     async def close(self, *, strict: bool = False) -> None:
         """Closes the environment and its thread. A failure is only logged, unless `strict`: the episode is complete."""
@@ -147,30 +124,36 @@ class Isolated:
             raise EnvironmentFailedError("the environment is closed")
         return self._environment
 
-    async def _make(self) -> None:
+    def _make(self) -> None:
         task = self.task.model_copy(update={"data": _copy(self.task.data)})
         self._environment = self.environment_class(task)
         self._environment.step_timeout_s = self.step_timeout_s
 
-    async def _observe(
-        self, what: str, act: Callable[[Environment], Observation | str | Awaitable[Observation | str]]
-    ) -> Observation:
-        async def observe() -> Observation:
-            given = await _result(what, act(self._made))
-            if what == "start" and isinstance(given, str):
-                given = Observation.say(given)
-            if what == "start" and isinstance(given, Observation) and not given.tools:
-                given = replace(given, tools=tuple(self._made.tools))
-            observation = check_observation(what, given)
-            check_reward(self._made, observation)
-            return observation
+    def _observation(self, given: Any, what: str = "step") -> Observation:
+        observation = check_observation(what, given)
+        check_reward(self._made, observation)
+        return observation
 
-        return await self._call(what, observe)
+    async def _ask(self, method: str, kinds: tuple[type, ...], allowed: str, *given: Any) -> Any:
+        """What a method returns, which must be one of these kinds."""
+
+        def read(result: Any) -> Any:
+            if not isinstance(result, kinds):
+                raise EnvironmentFailedError(f"{method} returned {_a(result)}; it must return {allowed}")
+            if isinstance(result, str):
+                check_unicode(method, result)
+            return result
+
+        return await self._call(method, lambda: getattr(self._made, method)(*given), read)
 
     def _call(
-        self, what: str, work: Callable[[], Coroutine[Any, Any, T]], timeout_s: float | None = None
+        self, what: str, act: Callable[[], Any], read: Callable[[Any], T], timeout_s: float | None = None
     ) -> Coroutine[Any, Any, T]:
-        return _bounded(self._thread, what, work, timeout_s or self.step_timeout_s)
+        return _bounded(self._thread, what, act, read, timeout_s or self.step_timeout_s)
+
+
+def _ignore(_: Any) -> None:
+    """For methods whose result nobody reads."""
 
 
 async def shut_down(environment_class: type[Environment]) -> None:
@@ -178,7 +161,7 @@ async def shut_down(environment_class: type[Environment]) -> None:
     thread: LoopThread | None = None
     try:
         thread = None if environment_class.shares_loop else take_thread()
-        await _bounded(thread, "shutdown", lambda: _result("shutdown", environment_class.shutdown()), CLOSE_TIMEOUT_S)
+        await _bounded(thread, "shutdown", environment_class.shutdown, _ignore, CLOSE_TIMEOUT_S)
     except Exception as error:
         log.warning("%s: %s", environment_class.name or environment_class.__name__, error)
     finally:
@@ -187,46 +170,43 @@ async def shut_down(environment_class: type[Environment]) -> None:
 
 
 async def _bounded(
-    thread: LoopThread | None, what: str, work: Callable[[], Coroutine[Any, Any, T]], timeout_s: float
+    thread: LoopThread | None, what: str, act: Callable[[], Any], read: Callable[[Any], T], timeout_s: float
 ) -> T:
-    """The result of `work`, run in its thread if it has one. Any failure, or a time-out, is the environment's."""
+    """What `read` makes of the result of `act`, a plain function or `async def`, run in its thread if it has one.
 
-    async def attributed() -> T:
+    Any failure, or a time-out, is the environment's.
+    """
+
+    async def work() -> T:
         running = event_loop.current_task()
         try:
-            return await work()
+            result = act()
+            if isinstance(result, CoroutineType) or inspect.isawaitable(result):
+                result = await result
+            if isinstance(result, CoroutineType):
+                result.close()
+                raise EnvironmentFailedError(f"{what} returned a coroutine; an await is missing in it")
+            return read(result)
         except BoughError:
             raise
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if thread is None and task is not None and task.cancelling():
-                raise
-            raise blame(what, error) from error
         except BaseException as error:
-            if thread is None and isinstance(error, KeyboardInterrupt):
-                raise  # Ctrl-C arrives in the main thread only
-            if isinstance(error, GeneratorExit) and event_loop.current_task() is not running:
-                raise  # an abandoned call, closed by the garbage collector
+            if isinstance(error, asyncio.CancelledError):
+                task = asyncio.current_task()
+                ours = thread is None and task is not None and task.cancelling()
+            elif isinstance(error, GeneratorExit):  # an abandoned call, closed by the garbage collector
+                ours = event_loop.current_task() is not running
+            else:  # Ctrl-C arrives in the main thread only
+                ours = thread is None and isinstance(error, KeyboardInterrupt)
+            if ours:
+                raise
             raise blame(what, error) from error
 
     try:
         if thread is not None:
-            return await thread.run(attributed, timeout_s)
-        return await event_loop.limited(attributed(), timeout_s)
+            return await thread.run(work, timeout_s)
+        return await event_loop.limited(work(), timeout_s)
     except TimeoutError as error:  # ours: one of the environment's own is a EnvironmentFailedError by now
         raise TooSlowError(f"{what} took longer than {timeout_s:g} s") from error
-
-
-async def _result(what: str, given: Any) -> Any:
-    """The result of a method, which may be a plain function or `async def`."""
-    if isinstance(given, CoroutineType):
-        result = await given
-    else:
-        result = await given if inspect.isawaitable(given) else given
-    if isinstance(result, CoroutineType):
-        result.close()
-        raise EnvironmentFailedError(f"{what} returned a coroutine; an await is missing in it")
-    return result
 
 
 def _copy(value: Any) -> Any:

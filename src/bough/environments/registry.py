@@ -26,7 +26,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
-from bough.chat.reply import Reply
+from bough.chat.tool_calls import Reply
 from bough.config.base import is_code
 from bough.config.groups import AGENT_PREFIX
 from bough.config.groups import AGENT_PREFIX as PREFIX
@@ -51,7 +51,9 @@ def find(name: str) -> type[Environment]:
         return find_listed(name)
     adapted = adapt(name)
     if adapted is None:
-        adapted = _load(name, f"environment {name!r}", lambda value: inspect.isclass(value) and hasattr(value, "step"))
+        adapted = load_code(
+            name, f"environment {name!r}", lambda value: inspect.isclass(value) and hasattr(value, "step")
+        )
     return _environment(adapted, name)
 
 
@@ -88,7 +90,7 @@ def _own_agent(name: str) -> type[Environment]:
     if function is None:
         if not is_code(name):
             raise InputError(f"--agent {name}: name a function as module:function or path/to/file.py:function")
-        function = _load(name, f"--agent {name}", inspect.isfunction)
+        function = load_code(name, f"--agent {name}", inspect.isfunction)
     return own_agent(function, _record_name(name))
 
 
@@ -98,8 +100,11 @@ def plugged_in() -> dict[str, EntryPoint]:
     return {point.name: point for point in points}
 
 
-def _load(name: str, shown: str, fits: Callable[[Any], bool]) -> Any:
-    """What `name` points to. An error starts with `shown`, and suggests what `fits` in the same module."""
+def load_code(name: str, shown: str, fits: Callable[[Any], bool]) -> Any:
+    """The class or function that `name`, module:NAME or file.py:NAME, points to.
+
+    An error starts with `shown`, and suggests what `fits` in the same module.
+    """
     # The last colon separates module and class; a Windows drive has one in front.
     place, _, attribute = name.rpartition(":")
     try:
@@ -255,19 +260,22 @@ def _succeeds(command: list[str]) -> bool:
     return done.returncode == 0
 
 
-# A user's own agent: a function that plays a task by itself, against an OpenAI-compatible address.
-#     def play(task, base_url): ...                  # or async def; by name: task, base_url, client, model, seed
-# return reward                              # a number, True or False, a mapping, or None where it is not known
-#     def tasks(split, seed): ...                    # in the same module, or as play.tasks; or --task-file
-# There is no environment: the function holds the conversation, calls its tools and judges the result. It takes the
-# place of an environment, so that everything that plays tasks plays these too.
-
 # What an agent function may ask for, by the names of its parameters.
 PARAMETERS = ("task", "base_url", "client", "model", "seed")
 
 
 class OwnAgent(Environment):
-    """The tasks of an agent function. `endpoint` is what serves it while tasks are played (`bough.rollouts`)."""
+    """The tasks of a user's own agent: a function that plays a task by itself, against an OpenAI-compatible address.
+
+        def play(task, base_url):       # or async def; by name: task, base_url, client, model, seed
+            return reward               # a number, True or False, a mapping, or None where it is not known
+
+        def tasks(split, seed): ...     # in the same module, or as play.tasks; or --task-file
+
+    The function holds the conversation, calls its tools and judges the result. It takes the place of an
+    environment, so that everything that plays tasks plays these too. `endpoint` is what serves it meanwhile
+    (`bough.rollouts`).
+    """
 
     shares_loop = True
     function: ClassVar[Callable[..., Any]]

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 
-from bough.chat.reply import Reply
+from bough.chat.tool_calls import Reply
 from bough.environments.base import Observation
 from bough.errors import BoughError
 from bough.types import Message, Task, Trajectory
 
+P = TypeVar("P", bound=Any)  # `Isolated`, or an environment as it is
+
 
 class ReplayError(BoughError):
     """The environment answered differently from when the trajectory was recorded."""
-
-
-class Playable(Protocol):
-    """What a replay needs of an environment; `Isolated` has it."""
-
-    async def start(self) -> Observation: ...
-
-    async def step(self, reply: Reply) -> Observation: ...
-
-    async def close(self) -> None: ...
-
-
-P = TypeVar("P", bound=Playable)
 
 
 async def replay(make: Callable[[Task], P], trajectory: Trajectory, turns: int | None = None) -> P:
@@ -38,11 +27,8 @@ async def replay(make: Callable[[Task], P], trajectory: Trajectory, turns: int |
     environment = make(trajectory.task)
     try:
         _agree(trajectory, "the start", trajectory.start, await environment.start())
-        for number, turn in enumerate(trajectory.turns[:count], 1):
-            observation = await environment.step(Reply.of(turn.reply))
-            _agree(trajectory, f"turn {number}", turn.observation, observation)
-            if observation.done and number < count:
-                raise ReplayError(f"{trajectory.id}: the episode ends after turn {number}; {count} were recorded")
+        for at in range(count):
+            await _take(environment, trajectory, at, recorded=str(count) if at + 1 < count else "")
     except BaseException:
         await environment.close()
         raise
@@ -59,29 +45,32 @@ async def rounds(make: Callable[[Task], P], trajectory: Trajectory) -> AsyncGene
     environment = make(trajectory.task)
     try:
         _agree(trajectory, "the start", trajectory.start, await environment.start())
-        acted = [(at, turn) for at, turn in enumerate(trajectory.turns) if turn.prompt is None]
-        for at, turn in acted:
+        acted = [at for at, turn in enumerate(trajectory.turns) if turn.prompt is None]
+        for at in acted:
             yield at, environment
-            if at == acted[-1][0]:
-                break
-            observation = await environment.step(Reply.of(turn.reply))
-            _agree(trajectory, f"turn {at + 1}", turn.observation, observation)
-            if observation.done:
-                raise ReplayError(f"{trajectory.id}: the episode ends after turn {at + 1}; more were recorded")
+            if at != acted[-1]:
+                await _take(environment, trajectory, at, recorded="more")
     finally:
         await environment.close()
 
 
+async def _take(environment: Any, trajectory: Trajectory, at: int, *, recorded: str) -> None:
+    """Replays a turn. `recorded` says how many turns there are, where the episode must not end with this one."""
+    turn = trajectory.turns[at]
+    observation = await environment.step(Reply.of(turn.reply))
+    _agree(trajectory, f"turn {at + 1}", turn.observation, observation)
+    if observation.done and recorded:
+        raise ReplayError(f"{trajectory.id}: the episode ends after turn {at + 1}; {recorded} were recorded")
+
+
 def _agree(trajectory: Trajectory, where: str, recorded: Sequence[Message], observation: Observation) -> None:
     now = list(observation.messages)
-    if now == list(recorded):
-        return
-    for index, (old, new) in enumerate(zip(recorded, now, strict=False)):
+    if len(now) != len(recorded):
+        raise ReplayError(f"{trajectory.id}: {where} had {len(recorded)} messages, now {len(now)}")
+    for index, (old, new) in enumerate(zip(recorded, now, strict=True)):
         if old != new:
             field = next(name for name in Message.model_fields if getattr(old, name) != getattr(new, name))
-            was, now_ = getattr(old, field), getattr(new, field)
             raise ReplayError(
                 f"{trajectory.id}: {where} differs in the {field} of message {index}: "
-                f"recorded {was!r:.200}, now {now_!r:.200}"
+                f"recorded {getattr(old, field)!r:.200}, now {getattr(new, field)!r:.200}"
             )
-    raise ReplayError(f"{trajectory.id}: {where} had {len(recorded)} messages, now {len(now)}")

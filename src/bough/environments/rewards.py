@@ -10,24 +10,18 @@ import os
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from bough.errors import BoughError, InputError, did_you_mean
-from bough.event_loop import PASSING, PassingError, RetryLimits, retried, retry_after_s
 from bough.files import cache_folder, is_loopback, read_json, read_small, write_json
 from bough.types import Message, Task, Trajectory
 
 if TYPE_CHECKING:
     from bough.environments.base import Rule
 
-
-# The least and the most that a reward can be, declared where it is defined.
-#     @bounded(0.0, 1.0)     def brevity(trajectory: Trajectory) -> float: ...
-# A value outside its bounds is a mistake in the reward or an exploit of it. Neither should be trained on, so the run
-# stops. A value that what the agent wrote keeps from being computed (AgentFaultError) is the worst one within them.
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Bounds = tuple[float, float]
@@ -38,7 +32,11 @@ class AgentFaultError(BoughError):
 
 
 def bounded(low: float, high: float) -> Callable[[Function], Function]:
-    """Declares the range of a reward function."""
+    """Declares the least and the most that a reward function can be.
+
+    A value outside is a mistake in the reward or an exploit of it: the run stops. A value that what the agent
+    wrote keeps from being computed (AgentFaultError) is the worst one within.
+    """
 
     def declare(function: Function) -> Function:
         function.reward_range = (low, high)  # type: ignore[attr-defined]
@@ -181,13 +179,12 @@ def num_written_tokens(trajectory: Trajectory) -> int | None:
     return counted if isinstance(counted, int) and not isinstance(counted, bool) and counted > 0 else None
 
 
-# A reward that is made once, with its settings, and called for each trajectory or group: a judge with its connection.
-# Its settings are the keyword-only arguments of its constructor. The constructor raises InputError for settings that
-# cannot work, before anything is scored.
-
-
 class StatefulReward:
-    """Called as a reward function is. `timeout_s` bounds one call by itself; a longer one is a value that is absent."""
+    """A reward that is made once and called as a reward function is: a judge with its connection.
+
+    Its settings are the keyword-only arguments of its constructor, which raises InputError for those that cannot
+    work. `timeout_s` bounds one call by itself; a longer one is a value that is absent.
+    """
 
     timeout_s: float
 
@@ -198,15 +195,6 @@ class StatefulReward:
     def __call__(self, scored: Any) -> Any:
         raise NotImplementedError
 
-
-# Rewards from a judge: an OpenAI-compatible model that reads an episode and a rubric.
-# judge            a score for each trajectory, from 0 to 1 judge_ranking    the attempts at one task from best (1) to
-# worst (0)
-# The episode is untrusted: it was written by the model that is trained. It reaches the judge as JSON inside markers
-# that it cannot know, and the judge must answer with one JSON object. If it does not, it is asked about the same
-# episode without the agent's words. If it answers that, the agent talked it out of an answer, and the attempt gets
-# the worst score; if it does not, the attempt has none. A judge can still be talked into a wrong score by what it
-# reads; no format prevents that.
 
 T = TypeVar("T")
 KEY = "OPENAI_API_KEY"
@@ -223,7 +211,14 @@ RANKING = f'{ANSWER}"ranking": the names of all episodes, best first, such as ["
 
 
 class _Judge(StatefulReward):
-    """What both kinds share: the rubric and the connection."""
+    """An OpenAI-compatible model that reads an episode and a rubric.
+
+    The episode is untrusted: it was written by the model that is trained. It reaches the judge as JSON inside
+    markers that it cannot know, and the judge must answer with one JSON object. If it does not, it is asked about
+    the same episode without the agent's words. If it answers that, the agent talked it out of an answer, and the
+    attempt gets the worst score; if it does not, the attempt has none. A judge can still be talked into a wrong
+    score by what it reads; no format prevents that.
+    """
 
     def __init__(
         self,
@@ -372,14 +367,13 @@ def _read_rubric(place: str) -> str:
     return text
 
 
-# A judge's connection: an OpenAI-compatible server, answers kept on disk, and a count of what they cost.
+# A judge's connection: answers are kept on disk, and what they cost is counted.
 # An answer is kept under a digest of the whole request, and only after it was understood: what failed is asked again
-# next time. The key comes from the environment, goes into one header, and nowhere else.
+# next time.
 
 # Statuses that are about this one request: too long, or its content is refused.
 REFUSED = {400, 413, 422}
-MAX_BODY = 1 << 20
-WORDS = 200  # of a server's explanation, in characters
+PATH = "/chat/completions"
 
 
 class JudgeError(BoughError):
@@ -394,13 +388,21 @@ class JudgeClient:
     """Asks one model at `base_url`. `key_variable` names the environment variable with the key, if it needs one."""
 
     def __init__(self, base_url: str, model: str, key_variable: str, *, timeout_s: float, retries: int) -> None:
-        self.url = f"{_checked(base_url)}/chat/completions"
-        self.model, self.timeout_s = model, timeout_s
-        self.limits = RetryLimits(retries=retries, longest_wait_s=timeout_s)
+        from bough.engines.http import Server, ServerLimits
+
+        limits = ServerLimits(retries=retries, longest_wait_s=timeout_s, timeout_s=timeout_s)
+        self.model, self.timeout_s, self.retries = model, timeout_s, retries
         self.used: Counter[str] = Counter()
         self.sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-        self._key = os.environ.get(key_variable, "").strip()
-        if self._key and urlsplit(self.url).scheme == "http" and not is_loopback(urlsplit(self.url).hostname or ""):
+        # A server for each question: rewards run on event loops that end with them.
+        self._connect = partial(Server, base_url, key_variable=key_variable, limits=limits)
+        self.url = self._connect().url
+        parts = urlsplit(self.url)
+        if (
+            os.environ.get(key_variable, "").strip()
+            and parts.scheme == "http"
+            and not is_loopback(parts.hostname or "")
+        ):
             raise InputError(f"the judge's address is not https; the key in {key_variable} would be sent unencrypted")
 
     async def ask(self, messages: list[dict[str, str]], read: Callable[[str], T]) -> T:
@@ -415,89 +417,59 @@ class JudgeClient:
             "temperature": 0,
             "response_format": {"type": "json_object"},
         }
-        kept = _place(self.url, body)
+        kept = _place(f"{self.url}{PATH}", body)
         try:
             found = read(read_json(kept)["answer"])
             self.used["cached"] += 1
             return found
         except (OSError, ValueError, KeyError, TypeError):
             pass  # not asked before, or the file is damaged
-        unusable: list[str] = []
-
-        async def once() -> tuple[str, T]:
-            answer = self._text(await self._post(body))
-            try:
-                return answer, read(answer)
-            except ValueError as error:
-                unusable.append(f"the judge's answer cannot be used: {error}")
-                raise PassingError(unusable[-1]) from None
-
         try:
-            async with asyncio.timeout(self.timeout_s):
-                answer, found = await retried(once, self.limits, sleep=self.sleep)
-        except (TimeoutError, PassingError, JudgeError) as error:
+            answer, found = await self._ask(body, read)
+        except JudgeError:
             self.used["failed"] += 1
-            if unusable:
-                raise UnusableAnswerError(unusable[-1]) from None
-            if isinstance(error, JudgeError):
-                raise
-            late = f"{self.url} gave no answer within {self.timeout_s:g} s"
-            raise JudgeError(late if isinstance(error, TimeoutError) else str(error)) from None
+            raise
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_json(kept, {"answer": answer})
         return found
 
-    async def _post(self, body: dict[str, Any]) -> bytes:
-        """The content of the server's answer."""
-        import httpx2
+    async def _ask(self, body: dict[str, Any], read: Callable[[str], T]) -> tuple[str, T]:
+        from bough.engines.base import EngineError
 
-        self.used["requests"] += 1
-        # Not compressed: a few kilobytes of Brotli unpack to gigabytes before their size can be checked.
-        headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {self._key}"} if self._key else {})
-        # A client for each request: rewards run on event loops that end with them. Redirects are not followed.
+        server, failure = self._connect(), JudgeError("")
+        server.sleep = self.sleep
         try:
-            async with (
-                httpx2.AsyncClient(timeout=self.timeout_s, headers=headers) as client,
-                client.stream("POST", self.url, json=body) as response,
-            ):
-                content = bytearray()
-                async for piece in response.aiter_raw():
-                    content += piece
-                    if len(content) > MAX_BODY:
-                        raise UnusableAnswerError(f"{self.url} answered more than {MAX_BODY >> 20} MiB")
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            said = self._scrubbed((str(error) or type(error).__name__).encode())
-            raise PassingError(f"{self.url} cannot be reached: {said}") from None
-        if response.status_code == 200:
-            return bytes(content)
-        message = f"{self.url} answered {response.status_code}: {self._scrubbed(bytes(content))}"
-        if response.status_code in PASSING:
-            raise PassingError(message, retry_after_s(response.headers.get("retry-after")))
-        raise UnusableAnswerError(message) if response.status_code in REFUSED else JudgeError(message)
+            async with asyncio.timeout(self.timeout_s):
+                for _ in range(self.retries + 1):
+                    self.used["requests"] += 1
+                    answer = self._text(await server.post(PATH, body))
+                    try:
+                        return answer, read(answer)
+                    except ValueError as error:
+                        failure = UnusableAnswerError(f"the judge's answer cannot be used: {error}")
+                raise failure
+        except (TimeoutError, EngineError) as error:
+            if isinstance(failure, UnusableAnswerError):
+                raise failure from None
+            if isinstance(error, TimeoutError):
+                raise JudgeError(f"{self.url} gave no answer within {self.timeout_s:g} s") from None
+            refused = getattr(error, "status", None) in REFUSED
+            raise (UnusableAnswerError if refused else JudgeError)(str(error)) from None
+        finally:
+            self.used["requests"] += server.retried
+            await server.close()
 
-    def _text(self, content: bytes) -> str:
+    def _text(self, answer: Any) -> str:
         try:
-            answer = json.loads(content)
             for name in ("prompt_tokens", "completion_tokens"):
                 count = (answer.get("usage") or {}).get(name)
                 self.used[name] += count if isinstance(count, int) else 0
             text = answer["choices"][0]["message"]["content"]
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+        except (KeyError, IndexError, TypeError, AttributeError):
             raise JudgeError(f"{self.url} answered something that is not a chat completion") from None
         if not isinstance(text, str):
             raise UnusableAnswerError(f"{self.url} answered without a text")
         return text
-
-    def _scrubbed(self, content: bytes) -> str:
-        said = content.decode(errors="replace")
-        return (said.replace(self._key, "[key]") if self._key else said)[:WORDS]
-
-
-def _checked(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
-        raise InputError(f"the judge's base_url is {url!r:.80}; it must be an address such as http://localhost:8000/v1")
-    return url.rstrip("/")
 
 
 def _place(url: str, body: dict[str, Any]) -> Path:

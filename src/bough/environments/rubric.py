@@ -1,4 +1,10 @@
-"""One reward of a rubric: a function with its settings, its weight and its name.
+"""A rubric: which rewards count, and how much each.
+
+    rubric = Rubric({"outcome": 1.0, "overlong": {"weight": 1.0, "max_length": 4096}, my_reward: 0.5})
+    scored = rubric.score(trajectory)      # scored.rewards: each by its name, and their weighted sum, "total"
+    scored = rubric.score_all(attempts)    # the same for many; rewards of groups compare attempts at one task
+
+A reward is a function, built in or the user's own:
 
     def brevity(trajectory: Trajectory) -> float: ...                  # one trajectory
     async def judged(trajectory: Trajectory) -> float: ...             # sync or async
@@ -9,6 +15,11 @@ or is called `attempts`. It returns one value per attempt, in their order.
 
 A function gets copies, so that it cannot change the records. What it raises is a failure
 of this one value; a function that hangs ends the run, because no value would ever come.
+
+A reward that cannot be computed is None, never 0, and makes the total None: such a trajectory is
+left out where attempts are compared. Where the agent's words are the reason (it talked a judge
+out of an answer), it is the worst value of the reward's range instead, and counted. A reward
+outside its declared range stops the run. A reward of weight 0 is reported but does not count.
 """
 
 from __future__ import annotations
@@ -16,7 +27,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import runpy
+import pickle
 import signal
 import threading
 import time
@@ -24,8 +35,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
-from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -43,8 +52,11 @@ from bough.errors import (
     with_frames,
 )
 from bough.ledger import is_finite, plural
-from bough.types import Call, Record, Trajectory
+from bough.types import Trajectory
 
+log = logging.getLogger(__name__)
+RewardFunction = Callable[..., Any]
+TOTAL = "total"
 # Async rewards that run at the same time, such as requests to a judge.
 CONCURRENCY = 64
 TIMEOUT_S = 60.0
@@ -176,7 +188,8 @@ class WeightedReward:
 
 
 def _copied(argument: Trajectory | list[Trajectory]) -> Any:
-    return [own_copy(one) for one in argument] if isinstance(argument, list) else own_copy(argument)
+    """A copy for an author's function: whatever it changes, the records stay as they were."""
+    return pickle.loads(pickle.dumps(argument, pickle.HIGHEST_PROTOCOL))  # noqa: S301  what was just written here
 
 
 def name_of(function: RewardFunction) -> str:
@@ -214,19 +227,6 @@ def scores_groups(function: RewardFunction) -> bool:
     annotation = first.annotation if isinstance(first.annotation, str) else str(first.annotation)
     outer = annotation.partition("[")[0].rpartition(".")[2]
     return first.name == "attempts" or outer in ("list", "List", "Sequence") or first.annotation in (list, Sequence)
-
-
-# A rubric: which rewards count, and how much each.
-#     rubric = Rubric({"outcome": 1.0, "overlong": {"weight": 1.0, "max_length": 4096}, my_reward: 0.5})     scored =
-# rubric.score(trajectory)      # scored.rewards: each by its name, and their weighted sum, "total"     scored =
-# rubric.score_all(attempts)    # the same for many; rewards of groups compare attempts at one task
-# A reward that cannot be computed is None, never 0, and makes the total None: such a trajectory is left out where
-# attempts are compared. Where the agent's words are the reason (it talked a judge out of an answer), it is the worst
-# value of the reward's range instead, and counted. A reward outside its declared range (`Bounds`) stops
-# the run, and so does one that takes longer than `timeout_s`. A reward of weight 0 is reported but does not count.
-
-log = logging.getLogger(__name__)
-TOTAL = "total"
 
 
 class Rubric:
@@ -339,10 +339,7 @@ def _per_attempt(result: Any, count: int) -> Sequence[Any]:
         returned = f"it returned {short_repr(result)} for {count} attempts"
         wrong = f"{returned}; a reward of a group returns one value per attempt"
         return [TypeError(wrong)] * count
-    try:
-        return [result[place] for place in range(count)]
-    except Exception as error:  # a sequence of the author's own
-        return [RewardError(describe_failure("it returned a sequence that", error))] * count
+    return result
 
 
 def _problem(value: Any) -> str | None:
@@ -356,12 +353,6 @@ def _problem(value: Any) -> str | None:
     return None
 
 
-# From a name to a reward function: a built-in one, or your own.
-# outcome                        built in judge                          built in, asks a model; never used unless it
-# is named my_package.rewards:brevity     a function of an installed module rewards/brevity.py:brevity     a function
-# of a file
-
-RewardFunction = Callable[..., Any]
 REWARDS: dict[str, RewardFunction] = {
     "outcome": rewards.outcome,
     "progress": rewards.progress,
@@ -376,41 +367,27 @@ REWARDS: dict[str, RewardFunction] = {
 
 
 def find(name: str) -> RewardFunction:
-    """The reward function of that name. Raises InputError saying what was tried."""
-    if name in given.REWARDS:
-        return given.REWARDS[name]
-    if name in REWARDS:
-        return REWARDS[name]
-    place, colon, attribute = name.rpartition(":")
-    if not colon:
+    """The reward of that name: built in, handed in, module:function or file.py:function."""
+    if (known := given.REWARDS.get(name) or REWARDS.get(name)) is not None:
+        return known
+    if ":" not in name:
         raise InputError(
             f"there is no reward {name!r}{did_you_mean(name, REWARDS)} "
             "(your own: module:function or path/to/file.py:function)"
         )
-    found = _members(place, name)
-    if attribute not in found:
-        functions = [key for key, value in found.items() if inspect.isfunction(value)]
-        raise InputError(f"reward {name!r}: {place} has no {attribute!r}{did_you_mean(attribute, functions)}")
-    if not callable(found[attribute]):
-        raise InputError(f"reward {name!r} is of type {type(found[attribute]).__name__}; it must be a function")
-    function: RewardFunction = found[attribute]
+    from bough.environments.registry import load_code  # methods load rewards, but nothing that plays
+
+    found: Any = load_code(name, f"reward {name!r}", inspect.isfunction)
+    if not callable(found):
+        raise InputError(f"reward {name!r} is of type {type(found).__name__}; it must be a function")
+    function: RewardFunction = found
     return function
 
 
-def _members(place: str, name: str) -> dict[str, Any]:
-    if place.endswith(".py") and not Path(place).is_file():
-        raise InputError(f"reward {name!r}: there is no file {place}")
-    try:
-        return runpy.run_path(place) if place.endswith(".py") else vars(import_module(place))
-    except (Exception, SystemExit) as error:  # the user's code may raise anything, and a script may exit
-        raise InputError(describe_failure(f"reward {name!r} cannot be loaded: {place}", error)) from error
-
-
-# The one number by which trajectories are compared.
-
-
 def score(trajectory: Trajectory, name: str | None = None) -> float | None:
-    """The reward called `name`. Without a name: the total, else "reward", the only one, the outcome, success.
+    """The one number by which trajectories are compared: the reward called `name`.
+
+    Without a name: the total, else "reward", the only one, the outcome, success.
 
     A reward that is listed but was not computed is None; no other one replaces it.
     """
@@ -421,31 +398,6 @@ def score(trajectory: Trajectory, name: str | None = None) -> float | None:
         if known in rewards:
             return rewards[known]
     return None if trajectory.success is None or rewards else float(trajectory.success)
-
-
-# Copies of records for an author's function: whatever it changes in them, the records stay as they were.
-
-
-def own_copy(trajectory: Trajectory) -> Trajectory:
-    """The trajectory with lists and dictionaries of its own."""
-    copy: Trajectory = _own_copy(trajectory)
-    return copy
-
-
-def _own_copy(value: Any) -> Any:
-    if isinstance(value, Call):
-        # Nearly all of a record are token ids: plain numbers, copied as a whole.
-        lists = {"prompt_ids": list(value.prompt_ids), "completion_ids": list(value.completion_ids)}
-        logprobs = None if value.logprobs is None else list(value.logprobs)
-        return value.model_copy(update={**lists, "logprobs": logprobs})
-    if isinstance(value, Record):
-        changeable = {name: _own_copy(one) for name, one in value if isinstance(one, Record | list | dict)}
-        return value.model_copy(update=changeable)
-    if isinstance(value, list):
-        return [_own_copy(one) for one in value]
-    if isinstance(value, dict):
-        return {key: _own_copy(one) for key, one in value.items()}
-    return value
 
 
 # Interrupts code that takes too long, in the thread in which it runs.

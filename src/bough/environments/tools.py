@@ -43,9 +43,8 @@ from pydantic import ConfigDict, Field, JsonValue, PydanticSchemaGenerationError
 from pydantic_core import to_json
 from typing_extensions import TypedDict
 
-from bough.chat import call_form, functions, hermes
-from bough.chat.forms import MalformedError
-from bough.chat.reply import Reply
+from bough.chat import actions, tool_calls
+from bough.chat.tool_calls import MalformedError, Reply
 from bough.environments.base import MAX_TEXT, Environment, Observation
 from bough.errors import (
     BoughError,
@@ -210,11 +209,8 @@ class ToolError(Exception):
     """Raised in a tool: the call cannot be carried out. The agent reads the message; the action counts as invalid."""
 
     word: str | None = "invalid_action"
-
-    @property
-    def facts(self) -> list[Raised]:
-        """What the author should know; nothing where the tool meant to refuse the call."""
-        return []
+    # What the author should know; nothing where the tool meant to refuse the call.
+    facts: Sequence[Raised] = ()
 
 
 class ToolTimeoutError(ToolError):
@@ -231,18 +227,13 @@ class ToolRaisedError(ToolError):
     def __init__(self, what: str, error: BaseException) -> None:
         place = innermost_place(error)
         where = f"{what} raised {type_name(error)}" + (f" ({place})" if place else "")
-        self.raised = Raised(where, describe_failure(what, error))
+        self.facts = [Raised(where, describe_failure(what, error))]
         super().__init__(f"{what} raised {exception_line(error, MAX_MESSAGE)}")
-
-    @property
-    def facts(self) -> list[Raised]:
-        return [self.raised]
-
-    def log_once(self) -> None:
-        """Tells the author, once per place."""
-        if self.raised.place not in _logged and len(_logged) < MAX_LOGGED:
-            _logged.add(self.raised.place)
-            log.warning("%s\n  The agent is told, and the episode continues. This is logged once.", self.raised.failure)
+        if where not in _logged and len(_logged) < MAX_LOGGED:
+            _logged.add(where)
+            log.warning(
+                "%s\n  The agent is told, and the episode continues. This is logged once.", self.facts[0].failure
+            )
 
 
 def raised_in(info: Any) -> list[Raised]:
@@ -263,9 +254,7 @@ def attributed(what: str) -> Iterator[None]:
             raise ToolTimeoutError(f"{what} raised {exception_line(error, MAX_MESSAGE)}") from error
         if isinstance(error, AbandonedError) or is_infrastructure(error):
             raise
-        raised = ToolRaisedError(what, error)
-        raised.log_once()
-        raise raised from error
+        raise ToolRaisedError(what, error) from error
 
 
 class AbandonedError(SystemExit):
@@ -297,22 +286,13 @@ def _names_a_path(error: BaseException) -> bool:
     return isinstance(error, PATH_ERRORS) or (isinstance(error, OSError) and error.errno in PATH_ERRNOS)
 
 
-# Environments whose actions are tool calls, wherever the tools come from.
-# Bough reads the calls of a reply, runs them in order and returns their results as tool messages. `success()` may
-# judge the state: the episode ends when it returns True, and a reply without a call ends it with whatever `success()`
-# returns then.
-# | what a tool does | what happens | |---|---| | refuses the call, or raises because of its arguments | the agent
-# reads the error; the action is invalid | | takes too long, or raises TimeoutError | the agent reads that; the action
-# counts as valid | | blocks its thread beyond the time limit of a step | the episode ends with stop `tool_timeout`
-# and is kept | | fails for another reason (network, disk) | the episode is played again |
-
 # Of a name that is not a tool's: the agent may have written anything.
 MAX_NAME = 80
 # Characters of an error that are shown even where the results before it left no room.
 MIN_ERROR = 200
 # The share of a step's time that all calls of a reply have together; the rest is for answering.
 SHARE = 0.8
-NOT_IN_TAGS = f"\n(The call was not inside {hermes.OPEN}{hermes.CLOSE}. Write it there.)"
+NOT_IN_TAGS = f"\n(The call was not inside {tool_calls.OPEN}{tool_calls.CLOSE}. Write it there.)"
 
 
 @dataclass
@@ -328,7 +308,19 @@ class _Turn:
 
 
 class ToolCallEnvironment(Environment):
-    """An environment that is written as `start`, `tool_names` and `_use`. A reply without a call goes to `answer`."""
+    """An environment that is written as `start`, `tool_names` and `_use`, wherever its tools come from.
+
+    The calls of a reply are run in order, and their results are returned as tool messages. A reply without a
+    call goes to `answer`. `success()` may judge the state: the episode ends when it returns True, and a reply
+    without a call ends it with whatever `success()` returns then.
+
+    | what a tool does | what happens |
+    |---|---|
+    | refuses the call, or raises because of its arguments | the agent reads the error; the action is invalid |
+    | takes too long, or raises TimeoutError | the agent reads that; the action counts as valid |
+    | blocks its thread beyond the time limit of a step | the episode ends with stop `tool_timeout` and is kept |
+    | fails for another reason (network, disk) | the episode is played again |
+    """
 
     # Time limit of one call, where it is less than what a step allows.
     tool_timeout_s: ClassVar[float | None] = None
@@ -359,7 +351,7 @@ class ToolCallEnvironment(Environment):
         """The result of a reply without a call: the end if `success` judges, otherwise an invalid reply."""
         if self._judges:
             return Observation.end()
-        return Observation.say(f"{hermes.PROMPT}\nThe tools are {', '.join(self.tool_names)}.", error="malformed")
+        return Observation.say(f"{tool_calls.PROMPT}\nThe tools are {', '.join(self.tool_names)}.", error="malformed")
 
     async def step(self, reply: str) -> Observation:
         self._turn = None
@@ -367,7 +359,7 @@ class ToolCallEnvironment(Environment):
             said = Reply.of(reply).parsed
         except MalformedError as error:
             return Observation.say(str(error), error="malformed")
-        calls = said.calls or call_form.read_calls(said.action, self.tool_names)
+        calls = said.calls or tool_calls.read_calls(said.action, self.tool_names)
         if not calls:
             return await self._judged(await self._answer(said.action))
         turn = self._turn = _Turn(time.monotonic() + SHARE * self.step_timeout_s)
@@ -382,7 +374,7 @@ class ToolCallEnvironment(Environment):
             )
         ended = self._end or Observation()
         info = {**ended.info, RAISED: turn.raised} if turn.raised else ended.info
-        action = "\n".join(map(hermes.call_text, calls))
+        action = "\n".join(map(tool_calls.call_text, calls))
         seen = replace(ended, messages=tuple(turn.messages), action=action, error=turn.wrong, info=info)
         return await self._judged(seen)
 
@@ -419,7 +411,7 @@ class ToolCallEnvironment(Environment):
                 given = self.answer(text)
                 return await given if isinstance(given, Awaitable) else given
         except ToolError as error:
-            return Observation.say(f"Error: {error}", error=error.word, info={RAISED: error.facts})
+            return Observation.say(f"Error: {error}", error=error.word, info={RAISED: list(error.facts)})
 
     async def _run(self, call: ToolCall, turn: _Turn) -> None:
         """Runs one call and adds its result to the turn."""
@@ -531,13 +523,13 @@ class ToolEnvironment(ToolCallEnvironment):
                 f"{short_path(author.f_code.co_filename)}:{author.f_lineno}: {type(self).__name__} has no tool "
                 f"{name!r:.80}; the tools are {', '.join(self.schemas) or 'none'}"
             )
-        return hermes.write(hermes.call_text(ToolCall(name=name, arguments=arguments)), thought)
+        return tool_calls.write(tool_calls.call_text(ToolCall(name=name, arguments=arguments)), thought)
 
     def say(self, action: str, thought: str = "") -> str:
         """`action` may be written as in Python, `sell("apple", count=2)`; anything else is an answer."""
-        call = functions.read_call(action)
+        call = actions.read_call(action)
         if call is None or call.name not in self.schemas:
-            return hermes.write(action, thought)
+            return tool_calls.write(action, thought)
         return self.call(call.name, thought, **self.schemas[call.name].named(call.arguments))
 
 

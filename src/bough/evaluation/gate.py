@@ -16,16 +16,43 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from bough.config.evaluation import CompareConfig
+from pydantic import Field, model_validator
+
+from bough.config.groups import ReportConfig
 from bough.errors import InputError
 from bough.evaluation.comparison import Played, compare, copies, known_pairs, matched, task_differences, up_p
+from bough.evaluation.contest import StatisticsConfig
 from bough.evaluation.paired import holm
 from bough.evaluation.results import ModelResult, Results
 from bough.evaluation.success import report
 from bough.files import write_json
 from bough.ledger import plural
+
+
+class CompareConfig(ReportConfig):
+    """Compares results of `bough eval --environment`, matched by task and attempt."""
+
+    statistics: StatisticsConfig = StatisticsConfig()
+    files: list[Path] = Field(
+        min_length=1,
+        description="result files, or the folders that contain them",
+        json_schema_extra={"positional": True},
+    )
+    gate: bool = Field(False, description="exit with 1 unless the last model is significantly better than the first")
+    gate_by_type: bool = Field(
+        False, description="with --gate: also exit with 1 if the last model is significantly worse on any type of task"
+    )
+    output: Path | None = Field(
+        None, description="also write the report to this JSON file", json_schema_extra={"short": "-o"}
+    )
+
+    @model_validator(mode="after")
+    def _types_are_of_the_gate(self) -> Self:
+        if self.gate_by_type and not self.gate:
+            raise ValueError("--gate-by-type needs --gate")
+        return self
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from bough.chat.builder import CallBuilder
-from bough.config.evaluation import EvalConfig
 from bough.data.base import Sample
 from bough.data.reader import Reader
 from bough.errors import InputError
+from bough.evaluation.contest import EvalConfig
 from bough.ledger import Ledger
 from bough.policy.adapters import add_reference
 from bough.policy.load import load_call_builder
@@ -51,22 +51,28 @@ class HeldOut:
     wins: int = 0
     wins_per_token: int = 0
     wins_over_reference: int = 0
+    pairs_incomplete: int = 0
 
     def add(self, samples: Iterable[Sample]) -> None:
         """Measures some records together; what they share is computed once."""
         units: list[list[Call]] = []
         pairs: list[tuple[int, int]] = []
+        rejected = set[int]()
         for sample in samples:
             if isinstance(sample, Pair):
-                pairs.append((len(units), len(units) + 1))
-                units += [self._calls(sample.start, side, sample.tools) for side in (sample.chosen, sample.rejected)]
+                sides = [self._calls(sample.start, side, sample.tools) for side in (sample.chosen, sample.rejected)]
+                if all(calls and whole for calls, whole in sides):
+                    pairs.append((len(units), len(units) + 1))
+                else:  # half a side would be compared with a whole one
+                    self.pairs_incomplete += 1
+                rejected.add(len(units) + 1)
+                units += [calls for calls, _ in sides]
             else:
                 for attempt in sample.attempts if isinstance(sample, Group) else [sample]:
-                    units.append(self._calls(attempt.start, attempt.turns, attempt.tools))
+                    units.append(self._calls(attempt.start, attempt.turns, attempt.tools)[0])
         calls = [call for unit in units for call in unit]
         answers = self._answers(calls)
         reference = self._reference(calls) if pairs else None
-        rejected = {second for _, second in pairs}
         scores, at = [], 0
         for number, unit in enumerate(units):
             found = answers[at : at + len(unit)]
@@ -76,8 +82,7 @@ class HeldOut:
             if number not in rejected:  # the rejected side should not be likely
                 self._count(found)
         for chosen, worse in pairs:
-            if units[chosen] and units[worse]:
-                self._compare(scores[chosen], scores[worse])
+            self._compare(scores[chosen], scores[worse])
 
     def to_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {"calls": self.calls.to_json(), "tokens": self.tokens}
@@ -85,6 +90,8 @@ class HeldOut:
             found["nll"] = -self.logprob / self.tokens
             found["perplexity"] = math.exp(min(found["nll"], 700))
             found["token_accuracy"] = self.greedy / self.tokens
+        if self.pairs_incomplete:
+            found["pairs_incomplete"] = self.pairs_incomplete
         if self.pairs:
             found["pairs"] = self.pairs
             found["preference_accuracy"] = self.wins / self.pairs
@@ -93,15 +100,17 @@ class HeldOut:
                 found["preference_accuracy_over_reference"] = self.wins_over_reference / self.pairs
         return found
 
-    def _calls(self, start: list[Message], turns: list[Turn], tools: list[dict[str, Any]]) -> list[Call]:
-        found = []
+    def _calls(self, start: list[Message], turns: list[Turn], tools: list[dict[str, Any]]) -> tuple[list[Call], bool]:
+        """The calls of the trained turns, and whether these are all of them."""
+        found, whole = [], True
         for built in self.builder.build(start, turns, tools):
             if built.call is None:
                 self.calls.drop(built.reason or "")
+                whole = False
             else:
                 self.calls.keep()
                 found.append(built.call)
-        return found
+        return found, whole
 
     @torch.no_grad()
     def _answers(self, calls: Sequence[Call]) -> list[tuple[Tensor, Tensor]]:

@@ -15,7 +15,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args, get_origin
 
@@ -24,26 +24,17 @@ from bough.config.base import Config
 from bough.config.flags import plain_type
 from bough.config.groups import ClusterConfig
 from bough.config.parts import flattened, leaves, parts
-from bough.config.run_folder import RunDir
+from bough.config.run_folder import MetricsFile, RunDir
 from bough.config.training import TrainingConfig
 from bough.config.yaml_file import YamlFile
 from bough.errors import InputError
-from bough.experiments.breeding import Scores, breed, check_plain, founders, ranked, select
-from bough.experiments.evolve_settings import CONFIGS, EvolveConfig, trained_by
+from bough.experiments.breeding import Scores, breed, founders, ranked, select
+from bough.experiments.cluster import Notify, SpreadMembers, members_on_cluster
+from bough.experiments.evolve_settings import CONFIGS, EvolveConfig, trained_by, without_removed
 from bough.experiments.fitness import PlayedFitness, winner_report
-from bough.experiments.generation import Fitness, Generation, Records, TrainingData, Used, read_records, writing
+from bough.experiments.generation import Generation, Records, TrainingData, Used, read_records, writing
 from bough.experiments.lineage import FILE_NAME, add_generation, generation_lines, read_lineage
-from bough.experiments.members import Trainees, method_of
-from bough.experiments.players import Players
-from bough.experiments.population_parts import (
-    MembersHere,
-    MembersThere,
-    Notify,
-    SpreadPlayers,
-    SpreadTrainees,
-    members_here,
-    members_on_cluster,
-)
+from bough.experiments.members import Members, members_here, method_of
 from bough.experiments.recipe import find_recipe, load_recipe, plan, shared_settings
 from bough.files import drafting, put_in_place, write_atomically, write_json
 from bough.ledger import plural
@@ -51,11 +42,17 @@ from bough.models.resolve import model_digest
 from bough.policy.adapters import read_shape, start_adapter
 from bough.policy.load import base_and_adapter, load_call_builder
 from bough.policy.processes import Processes
-from bough.rollouts.ray_pool import Actors
-from bough.training.loop import MetricsFile
 from bough.training.method import Data
 from bough.training.run import Origin, run_of
 from bough.training.trackers import PopulationTrackers
+
+log = logging.getLogger(__name__)
+
+# Settings that a resumed run may change.
+FREE = {
+    *("output_dir", "resume", "overwrite", "generations", "max_updates", "max_tokens", "max_minutes"),
+    *("concurrency", "retries", "as_json", "report_to", "wandb_project", *leaves(ClusterConfig)),
+}
 
 
 @dataclass(frozen=True)
@@ -79,32 +76,112 @@ def evolve(
     watch: Watcher | None = None,
 ) -> Evolved:
     """Evolves a population on the settings' files, or on the records given here. `watch` is told how it proceeds."""
-    with (
-        in_own_words(config),
-        open_setup(config, data, held_out, test, notify=notify) as setup,
-        _trackers(setup) as trackers,
-    ):
-        return Evolution(setup, notify, watch or Unwatched(), trackers).run()
+    with in_own_words(config), opened(config, data, held_out, test, notify=notify) as evolution:
+        tracking, folder = config.tracking, evolution.folder
+        settings = folder.recorded(config.flat_dump())
+        with PopulationTrackers(tracking.report_to, folder.path, tracking.wandb_project, settings) as trackers:
+            return evolution.run(watch or Unwatched(), trackers)
 
 
-def _trackers(setup: Setup) -> PopulationTrackers:
-    tracking, folder = setup.config.tracking, setup.folder
-    settings = folder.recorded(setup.config.flat_dump())
-    return PopulationTrackers(tracking.report_to, folder.path, tracking.wandb_project, settings)
+@contextmanager
+def opened(
+    config: EvolveConfig,
+    data: TrainingData | None = None,
+    held_out: Data | None = None,
+    test: Data | None = None,
+    *,
+    notify: Notify = lambda _: None,
+) -> Iterator[Evolution]:
+    """The run of the settings, with its folder locked. InputError where it cannot be used or resumed."""
+    folder = RunDir(config.output_dir)
+    if Processes().count > 1:
+        raise InputError("bough evolve trains in one process; leave out accelerate launch")
+    with folder.locked():
+        folder.make_room(resume=config.resume, overwrite=config.overwrite)
+        start, base = start_adapter(trained_by(config, {}), may_grow=False)
+        if start is not None:
+            _check_start(start, base)
+        if config.resume and folder.config.exists():
+            _check_settings(folder, config)
+        builder = load_call_builder(
+            config.model, base.calls.chat_template, max_length=base.calls.max_length, stride=base.calls.stride
+        )
+        records = read_records(config, method_of(base), builder, data, held_out, test)
+        _begin(folder, config, base, start, records)
+        if not config.mutation.mutate:
+            log.warning(
+                "Members have the same settings and differ only in the order of their data and in new adapters; "
+                "--mutate names settings with their ranges."
+            )
+        members: AbstractContextManager[Members | SpreadMembers] = (
+            members_here(config, base, start, builder, records)
+            if config.cluster.address is None
+            else members_on_cluster(config, records, notify)
+        )
+        with members as found:
+            yield Evolution(config, folder, records, found, builder.template, start, base.lora.r, notify)
 
 
+def _check_start(start: Path, base: TrainingConfig) -> None:
+    """InputError for a start adapter with which the settings cannot be kept."""
+    if (dropout := read_shape(start).dropout) != base.lora.dropout:
+        raise InputError(f"{start} has lora_dropout {dropout}, and members keep it; leave out lora_dropout")
+    # The shapes of two models may be the same, and an adapter means nothing on weights that it was not trained on.
+    run, model = run_of(start), base_and_adapter(base.model)[0]
+    if run is not None and Origin.read(run).model != model_digest(model):
+        raise InputError(
+            f"{start} was trained on another model than {model} is now; give that model back its weights, "
+            "or start from an adapter that was trained on it"
+        )
+
+
+def _check_settings(folder: RunDir, config: EvolveConfig) -> None:
+    """InputError where a resumed run has other settings than it began with: its generations would not be comparable."""
+    before = folder.recorded(flattened(type(config), without_removed(YamlFile.read(folder.config).values)))
+    now = folder.recorded(config.flat_dump())
+    changed = {key: value for key, value in now.items() if key not in FREE and before.get(key) != value}
+    if changed:
+        said = [f"{key} {before.get(key)} → {value}" for key, value in changed.items()]
+        raise InputError(f"{folder.path} began with other settings; give another --output-dir for a new run:", said)
+
+
+def _begin(folder: RunDir, config: EvolveConfig, base: TrainingConfig, start: Path | None, records: Records) -> None:
+    """Writes settings and origin, checked against those that a resumed run began with."""
+    origin = Origin.of(base, start, records.digest, None)
+    before = Origin.read(folder) if config.resume and folder.origin.exists() else origin
+    if differences := origin.differences(before, base, start):
+        raise InputError(f"{folder.path} cannot resume:", differences)
+    folder.create(config)
+    origin.write(folder)
+
+
+@dataclass
 class Evolution:
-    """A run. All that it must remember between generations is in their folders."""
+    """A run with everything that is open during it. All that it must remember between generations is in their folders.
 
-    def __init__(self, setup: Setup, notify: Notify, watch: Watcher, trackers: PopulationTrackers) -> None:
-        self.watch, self.trackers = watch, trackers
-        self.setup, self.config, self.folder, self.notify = setup, setup.config, setup.folder, notify
-        self.trainees, self.fitness = setup.trainees, setup.fitness
+    `start` is the adapter that members begin with, `rank` theirs.
+    """
+
+    config: EvolveConfig
+    folder: RunDir
+    records: Records
+    members: Members | SpreadMembers
+    template: ChatTemplate
+    start: Path | None
+    rank: int
+    notify: Notify
+
+    def __post_init__(self) -> None:
+        self.trainees, players = self.members.trainees, self.members.players
         self.lineage = self.folder.path / FILE_NAME
-        if setup.players is not None:
-            setup.players.report = watch.played
+        self.fitness = (
+            self.members.file_fitness if players is None else PlayedFitness(self.config, players, self.folder.rollouts)
+        )
 
-    def run(self) -> Evolved:
+    def run(self, watch: Watcher, trackers: PopulationTrackers) -> Evolved:
+        self.watch, self.trackers = watch, trackers
+        if self.members.players is not None:
+            self.members.players.report = watch.played
         generation = Generation.newest(self.folder.checkpoints) if self.config.resume else None
         if generation is None:
             write_atomically(self.lineage, "")  # not that of a run that was overwritten; a viewer waits for its lines
@@ -124,13 +201,13 @@ class Evolution:
             self.watch.measured(lines)
             if places is None:
                 return self._finish(generation, scores)
-            generation = breed(self.config, generation, scores, places)
+            generation = breed(self.config, generation, places)
             self.trainees.load(generation)
 
     def _founded(self) -> Generation:
         folder = self.folder.checkpoints
-        with writing(folder, 0, trained=False, used=self.setup.used) as draft:
-            self.trainees.found(founders(self.config, self.setup.rank), self.setup.start, draft)
+        with writing(folder, 0, trained=False, used=Used()) as draft:
+            self.trainees.found(founders(self.config, self.rank), self.start, draft)
         return Generation.read(folder / "generation-00000")
 
     def _trained(self, generation: Generation) -> Generation:
@@ -196,13 +273,14 @@ class Evolution:
         winner = ranked(scores)[0]
         again = self.fitness.of_winner(generation, winner)
         report = winner_report(self.config, generation, scores, again)
-        if self.setup.actors is not None:
-            report["worker_losses"] = self.setup.actors.losses
+        if isinstance(self.members, SpreadMembers):
+            report["worker_losses"] = self.members.actors.losses
         draft = self.folder.final.with_name(f".{self.folder.final.name}")
         with drafting(draft, self.folder.final):
-            self.setup.save(winner, draft)
+            self.trainees.save_adapter(winner, draft)
+            self.template.tokenizer.save_pretrained(draft)  # so that every command takes the folder as a model
             put_in_place(draft, self.folder.final)
-        ledgers = [ledger.to_json() for ledger in self.setup.records.ledgers]
+        ledgers = [ledger.to_json() for ledger in self.records.ledgers]
         write_json(self.folder.ledger, ledgers)
         write_json(self.folder.report, report)
         return Evolved(self.folder.path, self.folder.final, report, read_lineage(self.lineage), ledgers)
@@ -210,122 +288,6 @@ class Evolution:
 
 def _described(generation: Generation) -> list[dict[str, Any]]:
     return [individual.described() for individual in generation.individuals().values()]
-
-
-# What a run works with: its folder, its records, the population on its base model, and its fitness.
-
-log = logging.getLogger(__name__)
-
-# Settings that a resumed run may change.
-FREE = {
-    *("output_dir", "resume", "overwrite", "generations", "max_updates", "max_tokens", "max_minutes"),
-    *("concurrency", "retries", "as_json", "report_to", "wandb_project", *leaves(ClusterConfig)),
-}
-
-
-@dataclass
-class Setup:
-    """Everything that is open during a run. `start` is the adapter that members begin with, `rank` theirs.
-
-    `actors` are the workers of a cluster, if members are on one.
-    """
-
-    config: EvolveConfig
-    folder: RunDir
-    records: Records
-    trainees: Trainees | SpreadTrainees
-    fitness: Fitness
-    template: ChatTemplate
-    start: Path | None
-    rank: int
-    players: Players | SpreadPlayers | None = None
-    used: Used = field(default_factory=Used)
-    actors: Actors | None = None
-
-    def save(self, name: str, folder: Path) -> None:
-        """Writes a member's adapter with the tokenizer: a folder that every command takes as a model."""
-        self.trainees.save_adapter(name, folder)
-        self.template.tokenizer.save_pretrained(folder)
-
-
-@contextmanager
-def open_setup(
-    config: EvolveConfig,
-    data: TrainingData | None = None,
-    held_out: Data | None = None,
-    test: Data | None = None,
-    *,
-    notify: Notify = lambda _: None,
-) -> Iterator[Setup]:
-    """The setup of the settings, with the run folder locked. InputError where it cannot be used or resumed."""
-    folder, processes = RunDir(config.output_dir), Processes()
-    if processes.count > 1:
-        raise InputError("bough evolve trains in one process; leave out accelerate launch")
-    with folder.locked():
-        folder.make_room(resume=config.resume, overwrite=config.overwrite)
-        start, base = start_adapter(trained_by(config, {}), may_grow=False)
-        if start is not None:
-            _check_start(config, start, base)
-        if config.resume and folder.config.exists():
-            _check_settings(folder, config)
-        builder = load_call_builder(
-            config.model, base.calls.chat_template, max_length=base.calls.max_length, stride=base.calls.stride
-        )
-        records = read_records(config, method_of(base), builder, data, held_out, test)
-        _begin(folder, config, base, start, records)
-        mutation = config.mutation
-        if not (mutation.mutate or mutation.rank or mutation.crossover):
-            log.warning(
-                "Members have the same settings and differ only in the order of their data and in new adapters; "
-                "--mutate names settings with their ranges."
-            )
-        members: AbstractContextManager[MembersHere | MembersThere] = (
-            members_here(config, base, start, builder, records)
-            if config.cluster.address is None
-            else members_on_cluster(config, records, notify)
-        )
-        with members as found:
-            players = found.players
-            fitness = found.file_fitness if players is None else PlayedFitness(config, players, folder.rollouts)
-            yield Setup(
-                config, folder, records, found.trainees, fitness, builder.template, start, base.lora.r, players,
-                actors=found.actors,
-            )  # fmt: skip
-
-
-def _check_start(config: EvolveConfig, start: Path, base: TrainingConfig) -> None:
-    """InputError for a start adapter with which the settings cannot be kept."""
-    if (dropout := read_shape(start).dropout) != base.lora.dropout:
-        raise InputError(f"{start} has lora_dropout {dropout}, and members keep it; leave out lora_dropout")
-    if config.mutation.rank or config.mutation.crossover:
-        check_plain(start)
-    # The shapes of two models may be the same, and an adapter means nothing on weights that it was not trained on.
-    run, model = run_of(start), base_and_adapter(base.model)[0]
-    if run is not None and Origin.read(run).model != model_digest(model):
-        raise InputError(
-            f"{start} was trained on another model than {model} is now; give that model back its weights, "
-            "or start from an adapter that was trained on it"
-        )
-
-
-def _begin(folder: RunDir, config: EvolveConfig, base: TrainingConfig, start: Path | None, records: Records) -> None:
-    """Writes settings and origin, checked against those that a resumed run began with."""
-    origin = Origin.of(base, start, records.digest, None)
-    before = Origin.read(folder) if config.resume and folder.origin.exists() else origin
-    if differences := origin.differences(before, base, start):
-        raise InputError(f"{folder.path} cannot resume:", differences)
-    folder.create(config)
-    origin.write(folder)
-
-
-def _check_settings(folder: RunDir, config: EvolveConfig) -> None:
-    """InputError where a resumed run has other settings than it began with: its generations would not be comparable."""
-    before = folder.recorded(flattened(type(config), YamlFile.read(folder.config).values))
-    now = folder.recorded(config.flat_dump())
-    changed = {key: value for key, value in now.items() if key not in FREE and before.get(key) != value}
-    if changed:
-        said = [f"{key} {before.get(key)} → {value}" for key, value in changed.items()]
-        raise InputError(f"{folder.path} began with other settings; give another --output-dir for a new run:", said)
 
 
 # Advice of the methods' own commands in the flags of `bough evolve`: `--on-error skip` is `--set on_error=skip`.

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -27,146 +24,13 @@ from bough.config.groups import (
 )
 from bough.config.parts import flattened, leaves
 from bough.config.training import TrainingConfig
-from bough.config.yaml_file import read_value
 from bough.errors import InputError, did_you_mean
+from bough.experiments.agilerl import translate
+from bough.experiments.ranges import Range, make_range, read_ranges
 from bough.ledger import plural
 from bough.methods.dpo import DPOConfig
 from bough.methods.grpo import GRPOConfig
 from bough.methods.sft import SFTConfig
-
-# The values that a mutation may give to a setting: a range of numbers, or a list of choices.
-
-DOTS = ".."
-
-
-@dataclass(frozen=True)
-class Span:
-    """Numbers from `low` to `high`, `whole` ones or all. A span of positive numbers is drawn on a logarithmic scale."""
-
-    low: float
-    high: float
-    whole: bool = False
-
-    def draw(self, rng: random.Random, present: Any = None) -> Any:  # noqa: ARG002  any value may come again
-        """A value of the whole span."""
-        if self.low > 0:
-            value = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
-        else:
-            value = rng.uniform(self.low, self.high)
-        return self._inside(value)
-
-    def perturb(self, present: Any, rng: random.Random, *, shrink: float, grow: float) -> Any:
-        """The present value times `shrink` or `grow`, with equal probability, kept inside the span.
-
-        A whole number moves by at least 1. From 0 no factor leads anywhere: a value is drawn instead.
-        """
-        if present == 0:
-            return self.draw(rng)
-        factor = rng.choice([shrink, grow])
-        value = self._inside(present * factor)
-        if self.whole and value == present:
-            value = self._inside(present + (1 if factor > 1 else -1))
-        return value
-
-    def contains(self, value: Any) -> bool:
-        return _is_number(value) and self.low <= value <= self.high
-
-    def nearest(self, value: Any) -> Any:
-        """The value of the span that is nearest to a default; the lowest for a setting that is off."""
-        return self._inside(value) if _is_number(value) else self._inside(self.low)
-
-    def __str__(self) -> str:
-        return f"in {self.low:g}{DOTS}{self.high:g}"
-
-    def _inside(self, value: float) -> Any:
-        value = min(max(value, self.low), self.high)
-        return round(value) if self.whole else value
-
-
-@dataclass(frozen=True)
-class Choices:
-    """Some values without an order."""
-
-    values: tuple[Any, ...]
-
-    def draw(self, rng: random.Random, present: Any = None) -> Any:
-        """Any value but the present one."""
-        others = [value for value in self.values if value != present]
-        return rng.choice(others) if others else present
-
-    def perturb(self, present: Any, rng: random.Random, *, shrink: float, grow: float) -> Any:  # noqa: ARG002
-        return self.draw(rng, present)
-
-    def contains(self, value: Any) -> bool:
-        return value in self.values
-
-    def nearest(self, value: Any) -> Any:
-        """A default, or the first choice if it is not among them."""
-        return value if value in self.values else self.values[0]
-
-    def __str__(self) -> str:
-        return f"one of {', '.join(map(str, self.values))}"
-
-
-Range = Span | Choices
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def read_ranges(given: Any) -> Any:
-    """`SETTING=LOW..HIGH` and `SETTING=VALUE,VALUE` arguments of the command line as a mapping.
-
-    In a file the same text, a list of choices, or a mapping with min and max. ValueError says what is wrong.
-    """
-    if isinstance(given, list):
-        words = [str(word).partition("=") for word in given]
-        if wrong := next((key for key, equals, text in words if not equals or not text), None):
-            raise ValueError(f"{wrong!r} must be written as SETTING=LOW..HIGH or SETTING=VALUE,VALUE")
-        if twice := {key for key, _, _ in words if sum(key == other for other, _, _ in words) > 1}:
-            raise ValueError(f"{', '.join(sorted(twice))} is given twice")
-        given = {key: text if DOTS in text else read_value(f"[{text}]") for key, _, text in words}
-    if not isinstance(given, Mapping):
-        return given
-    return {str(key): _normal(str(key), value) for key, value in given.items()}
-
-
-def _normal(key: str, value: Any) -> Any:
-    """A range as settings keep it: a mapping with min and max, or a list."""
-    if isinstance(value, str) and DOTS in value:
-        first, _, last = value.partition(DOTS)
-        value = {"min": first, "max": last}
-    if isinstance(value, Mapping):
-        if set(value) != {"min", "max"}:
-            raise ValueError(f"{key}: a range has min and max, not {', '.join(map(str, value))}")
-        try:
-            low, high = float(value["min"]), float(value["max"])
-        except (TypeError, ValueError):
-            raise ValueError(f"{key}: {value['min']!r} to {value['max']!r} is not a range of numbers") from None
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise ValueError(f"{key}: a range goes from a lower to a higher number, not from {low:g} to {high:g}")
-        return {"min": low, "max": high}
-    if not isinstance(value, list) or len(value) < 2:
-        raise ValueError(f"{key}: give a range such as 1e-6..1e-4, or at least two choices")
-    return [_number(one) for one in value]
-
-
-def _number(value: Any) -> Any:
-    """A choice that is a number, as one: YAML reads 1e-4, without a point, as a text."""
-    try:
-        number = float(value) if isinstance(value, str) else math.nan
-    except ValueError:
-        return value
-    return number if math.isfinite(number) else value
-
-
-def make_range(value: Any, *, whole: bool) -> Range:
-    """The range that settings describe; `whole` for a setting that is an integer."""
-    if isinstance(value, Mapping):
-        return Span(value["min"], value["max"], whole)
-    return Choices(tuple(value))
-
 
 NonNegative = Annotated[float, Field(ge=0)]
 
@@ -203,18 +67,8 @@ class PopulationConfig(Config):
 class SelectionConfig(Config):
     """Selection."""
 
-    name: Literal["tournament", "truncation", "confident"] = Field(
-        "tournament",
-        description="tournament: children of tournament winners replace all but the elite; truncation: children of the "
-        "best replace the worst; confident: only members shown to be worse by a sequential test are replaced",
-        json_schema_extra={"flag": "selection"},
-    )
     tournament_size: int = Field(2, ge=1, description="members drawn for each tournament")
     elitism: bool = Field(True, description="the fittest member lives on unchanged")
-    truncation: float = Field(0.25, gt=0, le=0.5, description="share of the members that truncation replaces")
-    alpha: float = Field(
-        0.05, gt=0, lt=1, description="confident: share of generations in which a replacement may be wrong"
-    )
 
 
 class MutationConfig(Config):
@@ -227,14 +81,6 @@ class MutationConfig(Config):
     )
     no_mutation: float = Field(0.2, ge=0, description="probability of a child like its parent")
     hyper_parameter: float = Field(0.8, ge=0, description="probability that one setting of --mutate changes")
-    rank: float = Field(
-        0.0,
-        ge=0,
-        description="probability that the rank of the adapter doubles, without changing its output",
-        json_schema_extra={"flag": "rank_mutation"},
-    )
-    crossover: float = Field(0.0, ge=0, description="probability that a child merges the adapters of two parents")
-    crossover_method: Literal["average", "ties"] = Field("average", description="how two adapters are merged")
     shrink_factor: float = Field(0.8, gt=0, lt=1, description="a number is multiplied by this or by grow_factor")
     grow_factor: float = Field(1.2, gt=1, description="a number is multiplied by this or by shrink_factor")
     resample: float = Field(
@@ -244,7 +90,6 @@ class MutationConfig(Config):
         description="probability that a mutated setting is drawn from its whole range instead",
         json_schema_extra={"flag": "resample_probability"},
     )
-    max_rank: int = Field(64, ge=1, description="largest rank that a mutation leads to")
 
 
 class FitnessConfig(Config):
@@ -300,13 +145,16 @@ class EvolutionTrackingConfig(Config):
 
 
 class EvolveConfig(ReportConfig):
-    """Trains a population of adapters on one base model and breeds it by fitness.
+    """Evolution of a population of adapters: several are trained with different settings; the fittest on held-out data
+    have children with changed settings, and the fittest of the last generation is the result.
 
     In each generation every member makes some updates with its own settings, then all members
     are compared on the same held-out records or on the same tasks of an environment. Children of
     fit members inherit adapter and optimizer state, and mutate. The winner is measured again on
     records or tasks that no member was selected on.
     """
+
+    command = "evolve"
 
     recipe: str | None = Field(
         None,
@@ -346,8 +194,8 @@ class EvolveConfig(ReportConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _from_agilerl(cls, values: Any) -> Any:
-        return translate(values) if isinstance(values, Mapping) else values
+    def _from_elsewhere(cls, values: Any) -> Any:
+        return translate(without_removed(values)) if isinstance(values, Mapping) else values
 
     @classmethod
     def load(cls, file: str | Path | None = None, overrides: Mapping[str, Any] | None = None) -> Self:
@@ -394,10 +242,7 @@ class EvolveConfig(ReportConfig):
     def _members_can_be_trained(self) -> Self:
         if problems := [*self._fitness_problems(), *mixture_problems(self), *self._population_problems()]:
             raise ValueError("; ".join(problems))
-        # What is wrong with the method's own settings is said by them.
-        optimizer = trained_by(self, {}).optimizer.name
-        if self.mutation.rank and optimizer != "adamw":
-            raise ValueError(f"rank_mutation needs optimizer adamw: the moments of {optimizer} cannot grow")
+        trained_by(self, {})  # what is wrong with the method's own settings is said by them
         if problems := list(range_problems(self)):
             raise ValueError("; ".join(problems))
         return self
@@ -418,10 +263,6 @@ class EvolveConfig(ReportConfig):
             problems.append("rewards have an effect only with method grpo or metric reward")
         if self.metric == "accuracy" and self.method != "dpo":
             problems.append(f"accuracy is that of preferences; {self.method} has none, use metric loss")
-        if self.metric in ("loss", "reward") and self.selection.name == "confident":
-            problems.append(
-                f"selection confident needs values in a known range: accuracy or success, not {self.metric}"
-            )
         if self.environment.name and (self.fitness.eval_file or self.fitness.test_file):
             problems.append("eval_file and test_file are not read where fitness is measured in an environment")
         same = self.environment.split == self.fitness.test_split and self.environment.task_file is None
@@ -447,6 +288,37 @@ class EvolveConfig(ReportConfig):
         if drawn > size:
             problems.append(f"tournament_size is {drawn}, but the population has only {plural(size, 'member')}")
         return problems
+
+
+# Settings of earlier versions. A study found that evolving settings is no better than random ones, so only what
+# its arms were made of is left: tournaments with elitism, mutation of settings, and successive halving.
+
+REMOVED = {
+    "selection": ("name", "truncation", "alpha"),
+    "mutation": ("rank", "crossover", "crossover_method", "max_rank"),
+}
+REMOVED_FLAT = ("truncation", "alpha", "rank_mutation", "crossover", "crossover_method", "max_rank")
+
+
+def without_removed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without removed ones that have no effect; InputError where one has."""
+    kept = {key: value for key, value in values.items() if key not in REMOVED_FLAT}
+    old = {key: value for key, value in values.items() if key in REMOVED_FLAT}
+    for part, names in REMOVED.items():
+        given = values.get(part)
+        if isinstance(given, Mapping):
+            kept[part] = {key: value for key, value in given.items() if key not in names}
+            old |= {key: value for key, value in given.items() if key in names}
+    if isinstance(values.get("selection"), str):
+        old["name"] = kept.pop("selection")
+    used = [f"selection {old['name']}"] if old.get("name", "tournament") != "tournament" else []
+    used += [key for key in ("rank", "rank_mutation", "crossover") if old.get(key)]
+    if used:
+        raise InputError(
+            f"{', '.join(used)} was removed from bough evolve, because no study has shown a gain from it; "
+            "tournaments with elitism, mutation of settings and halving are left (docs/results.md)"
+        )
+    return kept
 
 
 # A member's settings: those of its method, with its own values of what is mutated.
@@ -630,141 +502,6 @@ def _end_problem(config: EvolveConfig, name: str, value: Any) -> Iterator[str]:
 def _mutable(name: str, part: str) -> bool:
     shared = name in SHARED or part in (*SHARED_PARTS, "lora", "checkpoints", "tracking")
     return not shared and not _of_the_run(name, part)
-
-
-# AgileRL's configuration names: its manifests and its INIT_HP files, as settings of `bough evolve`.
-# | AgileRL                                                    | Bough                                           |
-# |------------------------------------------------------------|-------------------------------------------------| |
-# algorithm: name, lr, batch_size, beta, …                   | method, set: learning_rate, batch_size, beta, … | |
-# training: pop_size, evo_steps, max_steps (samples)         | population_size, steps, generations             | |
-# mutation: probabilities (no_mut, rl_hp_mut)                | no_mutation, hyper_parameter                    | |
-# mutation: rl_hp_selection: {lr: {min, max}}                | mutate: {learning_rate: {min, max}}             | |
-# selection_strategy or tournament_selection                 | tournament_size, elitism                        | |
-# network: pretrained_model_name_or_path, lora_config, …     | model, set: lora_r, lora_alpha, …               | |
-# INIT_HP, MUTATION_PARAMS                                   | the same, in capitals                           |
-# What mutates a network's architecture, weights or activations must be 0. Names of memory, speed and logging are read
-# and have no effect.
-
-SECTIONS = ("algorithm", "training", "selection_strategy", "tournament_selection", "network", "INIT_HP")
-# Keys by which AgileRL's `mutation` is told from Bough's.
-OF_MUTATION = {"probabilities", "rl_hp_selection", "mutation_sd", "rand_seed"}
-SETTINGS = {
-    "lr": "learning_rate",
-    "max_context_length": "max_length",
-    "r": "lora_r",
-    "target_modules": "lora_target_modules",
-    **{
-        name: name
-        for name in (
-            *("batch_size", "beta", "nll_alpha", "label_smoothing", "max_grad_norm", "gradient_checkpointing"),
-            *("lora_r", "lora_alpha", "lora_dropout"),
-        )
-    },
-}
-OF_EVOLVE = {
-    "pop_size": "population_size",
-    "evo_steps": "steps",
-    "tourn_size": "tournament_size",
-    "tournament_size": "tournament_size",
-    "elitism": "elitism",
-    "seed": "seed",
-    "rand_seed": "seed",
-    "pretrained_model_name_or_path": "model",
-    "no_mut": "no_mutation",
-    "no_mutation": "no_mutation",
-    "rl_hp_mut": "hyper_parameter",
-    "rl_hp": "hyper_parameter",
-}
-WITHOUT_EFFECT = {
-    *("calc_position_embeddings", "use_separate_reference_adapter", "reduce_memory_peak", "use_liger_loss"),
-    *("micro_batch_size_per_gpu", "device", "torch_compiler", "task_type", "mutation_sd", "mut_sd"),
-    *("eval_loop", "evaluation_interval", "num_epochs", "num_batches", "checkpoint_steps", "wandb"),
-    *("wandb_api_key", "wandb_project", "wandb_entity", "wandb_run_name", "target_score", "mutate_elite"),
-}
-NETWORK_MUTATIONS = {
-    *("arch_mut", "architecture", "new_layer", "new_layer_prob", "params_mut", "parameters", "act_mut", "activation"),
-}
-METHODS = ("dpo", "sft")
-
-
-def translate(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with AgileRL's sections as Bough's own; what Bough's own names say goes first.
-
-    ValueError where a section asks for what Bough does not do.
-    """
-    rest = dict(values)
-    flat: dict[str, Any] = {}
-    for name in SECTIONS:
-        if isinstance(section := rest.get(name), Mapping):
-            flat |= _flat(rest.pop(name))
-    if isinstance(section := rest.get("mutation"), Mapping) and OF_MUTATION & set(section):
-        flat |= _flat(rest.pop("mutation"))
-    flat |= _flat(rest.pop("MUTATION_PARAMS", {}))
-    if isinstance(section := rest.get("environment"), Mapping) and "dataset" in section:
-        rest.pop("environment")
-        rest.setdefault("train_file", f"hf:{section['dataset']}")
-    if not flat:
-        return rest
-    found = _translated(flat)
-    for key in ("set", "mutate"):
-        if isinstance(own := rest.get(key), Mapping):
-            rest[key] = {**found.get(key, {}), **own}
-    return {**found, **rest}
-
-
-def _flat(section: Mapping[str, Any]) -> dict[str, Any]:
-    """The names of a section in small letters, those of the sections inside it too; empty values are left out."""
-    flat: dict[str, Any] = {}
-    for key, value in section.items():
-        name = str(key).lower()
-        if isinstance(value, Mapping) and name in ("probabilities", "lora_config"):
-            flat |= _flat(value)
-        elif value is not None:
-            flat[name] = value
-    return flat
-
-
-def _translated(flat: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {"set": {}, "initial": "same"}
-    method = str(flat.pop("algo", flat.pop("name", "dpo"))).lower()
-    if method not in METHODS:
-        raise ValueError(f"AgileRL's {method.upper()} cannot be evolved; {' and '.join(METHODS)} can")
-    found["method"] = method
-    if (passes := flat.pop("update_epochs", 1)) != 1:
-        raise ValueError(f"update_epochs is {passes}: members pass once over each batch; leave it out")
-    if (samples := flat.pop("max_steps", None)) is not None:
-        updates = math.ceil(samples / flat.get("batch_size", 16))
-        found["generations"] = math.ceil(updates / flat.get("evo_steps", updates))
-    mutate = {name: dict(span) for name, span in dict(flat.pop("rl_hp_selection", {})).items()}
-    mutate |= {name: {"min": low, "max": high} for name, low, high in _bounds(flat)}
-    for key, value in flat.items():
-        if key in SETTINGS:
-            found["set"][SETTINGS[key]] = value
-        elif key in OF_EVOLVE:
-            found[OF_EVOLVE[key]] = value
-        elif key in NETWORK_MUTATIONS:
-            if value:
-                raise ValueError(f"{key} is {value}: adapters have no architecture or activations to mutate; set it 0")
-        elif key not in WITHOUT_EFFECT:
-            raise ValueError(f"{key} is a name of AgileRL that bough evolve does not know; remove it")
-    for factor in ("grow_factor", "shrink_factor"):
-        given = {span.pop(factor) for span in mutate.values() if factor in span}
-        if len(given) > 1:
-            raise ValueError(f"{factor} must be the same for all hyper-parameters; it is {sorted(given)}")
-        if given:
-            found[factor] = given.pop()
-    found["mutate"] = {SETTINGS.get(name, name): span for name, span in mutate.items()}
-    return found
-
-
-def _bounds(flat: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """The ranges that MIN_LR and MAX_LR stand for; those of other methods (group_size) are dropped."""
-    for name in [key.removeprefix("min_") for key in flat if key.startswith("min_")]:
-        low, high = flat.pop(f"min_{name}"), flat.pop(f"max_{name}", None)
-        if high is None:
-            raise ValueError(f"min_{name} is given without max_{name}")
-        if name in SETTINGS:
-            yield name, low, high
 
 
 # Several data files that members learn from, each with a weight: how a batch is put together from them.

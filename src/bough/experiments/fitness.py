@@ -21,12 +21,11 @@ from bough.config.groups import AgentConfig, CollectConfig
 from bough.environments.rubric import Rubric, score
 from bough.environments.tasks import identity
 from bough.errors import InputError
-from bough.evaluation.intervals import looks
-from bough.experiments.breeding import Scores, confident, decided, ranked
+from bough.experiments.breeding import Scores, ranked
+from bough.experiments.cluster import SpreadPlayers
 from bough.experiments.evolve_settings import EvolveConfig
 from bough.experiments.generation import Generation, Score, on_common_tasks
 from bough.experiments.players import Players
-from bough.experiments.population_parts import SpreadPlayers
 from bough.ledger import plural
 from bough.rollouts.collect import AllLostError, Collection, Tally, collect
 from bough.rollouts.ray_pool import WorkerLostError
@@ -37,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class PlayedFitness:
-    """Lets members play. With a confident selection, tasks are played until it is decided or there are no more."""
+    """Lets members play, all the same tasks."""
 
     def __init__(self, config: EvolveConfig, players: Players | SpreadPlayers, folder: Path) -> None:
         self.config, self.players, self.folder = config, players, folder
@@ -74,14 +73,7 @@ class PlayedFitness:
                 "Generation %d is selected on tasks that an earlier one was selected on: there are only %d.",
                 generation.number, len(self.players.selection.known),
             )  # fmt: skip
-        sequential = self.config.selection.name == "confident" and not self.config.population.halving
-        counts = list(looks(len(tasks))) if sequential else [len(tasks)]
-        scores: dict[str, Score] = {}
-        for count in counts:
-            scores = self._played(generation, generation.members, tasks[:count], seed, generation_folder(generation))
-            if sequential and decided(confident(scores, alpha=self.config.selection.alpha)):
-                break
-        return scores
+        return self._played(generation, generation.members, tasks, seed, generation_folder(generation))
 
     def of_winner(self, generation: Generation, name: str) -> Score:
         """The success of one member on tasks that no member was trained or selected on."""

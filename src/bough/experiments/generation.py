@@ -19,13 +19,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from bough.chat.builder import CallBuilder
 from bough.errors import InputError
 from bough.evaluation.intervals import Interval, mean_interval, rate_interval
 from bough.experiments.evolve_settings import EvolveConfig
-from bough.files import drafting, open_file, put_in_place, read_json, remove, write_json
+from bough.files import drafting, put_in_place, read_json, remove, write_json
 from bough.ledger import Ledger, plural
 from bough.training.method import Data, Example, Examples, Method
 
@@ -179,37 +179,6 @@ class Individual:
         return {key: values[key] for key in ("name", "born", "parent", "mutation", "settings", "rank", "step")}
 
 
-# The files of a member as bytes, to take it from one machine to another bit for bit.
-
-# By the names of the files.
-Files = dict[str, bytes]
-
-
-def read_files(folder: Path) -> Files:
-    """All files of a member's folder, which has no folders inside."""
-    found = {}
-    for path in sorted(folder.iterdir()):
-        with open_file(path) as file:
-            found[path.name] = file.read()
-    return found
-
-
-def write_files(files: Files, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
-
-
-def description(files: Files) -> Files:
-    """What of a member says who it is, without its weights."""
-    return {DESCRIPTION: files[DESCRIPTION]}
-
-
-def adapter(files: Files) -> Files:
-    """What of a member others can load: its adapter."""
-    return {name: content for name, content in files.items() if name not in (DESCRIPTION, OPTIMIZER)}
-
-
 # What a member achieved: one value per task, the same tasks for all members; and what measures it.
 
 
@@ -251,11 +220,6 @@ class Score:
         return f"{self.fitness:{digits}}{between}"
 
 
-def differences(worse: Score, better: Score) -> list[float]:
-    """The second's values less the first's, on the tasks that both have."""
-    return [better.values[task] - value for task, value in worse.values.items() if task in better.values]
-
-
 def on_common_tasks(scores: Mapping[str, Score]) -> dict[str, Score]:
     """The scores on the tasks that all members have a value for: means over different tasks cannot be compared.
 
@@ -270,18 +234,6 @@ def on_common_tasks(scores: Mapping[str, Score]) -> dict[str, Score]:
         else replace(score, values={})
         for name, score in scores.items()
     }
-
-
-class Fitness(Protocol):
-    """Measures members, all of a generation on the same records or tasks."""
-
-    def of(self, generation: Generation) -> dict[str, Score]:
-        """The scores of the members of a generation."""
-        ...
-
-    def of_winner(self, generation: Generation, name: str) -> Score:
-        """The score of one member on what no member was selected on."""
-        ...
 
 
 # The records of a run: what members learn from, what they are selected on, and what no member was selected on.

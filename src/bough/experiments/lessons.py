@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 from bough.chat.builder import CallBuilder
 from bough.config.training import TrainingConfig
@@ -43,20 +42,11 @@ class Pupil:
     mixture: Mapping[str, float] = field(default_factory=dict)
 
 
-class Lessons(Protocol):
-    """Gives every member its batches. `tokens` were sampled for them so far."""
-
-    tokens: int
-
-    def batches(self, pupils: Mapping[str, Pupil], update: int) -> dict[str, Sequence[Example]]:
-        """The batch of each member for the run's update number `update`; a member without one learns nothing."""
-        ...
-
-
 class RecordLessons:
     """Records in the order of a plan, shuffled for each member by its name; of several files, mixed by its weights.
 
-    `examples` are those of each file by its name; a single file needs none.
+    `examples` are those of each file by its name; a single file needs none. A member without a batch learns
+    nothing. `tokens` were sampled for batches: none.
     """
 
     def __init__(self, examples: Mapping[str, Sequence[Example]], seed: int) -> None:
@@ -205,6 +195,9 @@ class GroupLessons:
         if key not in self._rubrics:
             self._rubrics[key] = Rubric(config.rewards, timeout_s=config.reward_timeout_s)
         return self._rubrics[key]
+
+
+Lessons = RecordLessons | GroupLessons
 
 
 def _grpo(pupil: Pupil) -> GRPOConfig:

@@ -54,19 +54,9 @@ def add_generation(path: Path, lines: Sequence[dict[str, Any]]) -> None:
 
 
 def read_lineage(path: Path) -> list[dict[str, Any]]:
-    """All lines; none where there is no file. What is not a member's line is skipped."""
-    if not path.exists():
-        return []
-    found = []
+    """All lines, as this process or the one before it wrote them."""
     with open_file(path) as file:
-        for line in iter(lambda: file.readline(MAX_LINE), b""):
-            try:
-                values = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(values, dict) and isinstance(values.get("generation"), int):
-                found.append(values)
-    return found
+        return [json.loads(line) for line in file]
 
 
 # The lineage as a reader of it needs it: checked line by line, with the ancestors of a member.
@@ -101,7 +91,6 @@ class Mutation(BaseModel):
     setting: Text | None = None
     before: Value = None
     after: Value = None
-    other_parent: Text | None = None
 
 
 class Member(BaseModel):
@@ -130,12 +119,6 @@ class Member(BaseModel):
             raise ValueError("it is born after its generation")
         return self
 
-    @property
-    def parents(self) -> list[str]:
-        """One, two after a crossover, none in the first generation."""
-        other = self.mutation.other_parent if self.mutation else None
-        return [name for name in (self.parent, other) if name is not None]
-
 
 @dataclass(frozen=True)
 class Damaged:
@@ -161,16 +144,13 @@ class Pedigree:
     def ancestors(self, name: str, generation: int) -> list[Member]:
         """A member and all its ancestors, the oldest first, each in the generation in which it was selected."""
         known = {(member.generation, member.name): member for member in self.members}
-        found: dict[str, Member] = {}
-        wanted = [(generation, name)]
-        while wanted:
-            member = known.get(wanted.pop())
-            if member is None or member.name in found:
-                continue
-            found[member.name] = member
-            # Its parents were chosen in the generation before its birth.
-            wanted += [(member.born - 1, parent) for parent in member.parents]
-        return sorted(found.values(), key=lambda member: (member.born, member.name))
+        line: list[Member] = []
+        member = known.get((generation, name))
+        while member is not None:
+            line.insert(0, member)
+            # Its parent was chosen in the generation before its birth.
+            member = known.get((member.born - 1, member.parent or ""))
+        return line
 
 
 def read_pedigree(path: Path) -> Pedigree:

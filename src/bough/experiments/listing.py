@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bough.config.run_folder import RunDir
+from bough.commands import table
+from bough.config.run_folder import MetricsFile, RunDir
 from bough.errors import InputError
-from bough.experiments.recipe import FILE_NAME, KINDS, NAME, plan, read_recipe, read_settings
+from bough.experiments.recipe import FILE_NAME, NAME, plan, read_recipe, read_settings
 from bough.experiments.record import StageRecord, numbers_of
 from bough.ledger import is_finite, plural
-from bough.training.loop import MetricsFile
 
 RESULTS = "results.json"
 
@@ -68,7 +68,7 @@ def command_of(folder: Path) -> str | None:
 
 def command_run(folder: Path, command: str) -> ListedRun:
     """The folder of a single command."""
-    kind = KINDS.get(command)
+    kind = table.stages().get(command)
     if kind is not None and kind.writes == "model":
         try:
             return ListedRun(folder.name, command, _training_progress(folder), _losses(folder))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -16,21 +17,31 @@ from torch import Tensor
 
 from bough.chat.builder import CallBuilder
 from bough.config.training import TrainingConfig
+from bough.environments.base import Environment
 from bough.errors import InputError
 from bough.experiments.evolve_settings import EvolveConfig, file_weights, trained_by
-from bough.experiments.generation import OPTIMIZER, Generation, Individual, Score
-from bough.experiments.lessons import ENDLESS, Lessons, Pupil
+from bough.experiments.generation import OPTIMIZER, Generation, Individual, Records, Score
+from bough.experiments.lessons import ENDLESS, GroupLessons, Lessons, Pupil, RecordLessons
+from bough.experiments.players import Players
 from bough.files import derived_seed
 from bough.ledger import Mean, add_metrics
 from bough.methods.dpo import DPO, DPOConfig
 from bough.methods.grpo import GRPOConfig
 from bough.methods.grpo_online import OnlineGRPO
 from bough.methods.sft import SFT, SFTConfig
-from bough.policy.adapters import lora
+from bough.policy.adapters import load_named, lora
+from bough.policy.load import base_and_adapter, load_model
+from bough.policy.policy import Policy
 from bough.policy.population import Population
+from bough.policy.processes import Processes, return_freed_memory
 from bough.training.method import Data, Example, Examples, Loss, Method
 from bough.training.optimizer import OptimizerState
+from bough.training.plan import choose_budget, training_bytes
 from bough.training.population import PopulationStep, PopulationTrainer, Work
+from bough.training.run import precision
+
+# Gets the number of updates that are done and the losses of the last one by member.
+Each = Callable[[int, dict[str, float]], None]
 
 
 def method_of(config: TrainingConfig) -> Method[Any]:
@@ -52,13 +63,71 @@ class Trained:
     empty: int
 
 
-class Trainees:
-    """Loads members from the folders of a generation, trains them, and saves them.
+@dataclass(frozen=True)
+class Members:
+    """What trains and measures the members in this process.
 
-    A member that lives on stays in memory: its weights there are the bits of its files.
+    `players` is None where there is no environment; `file_fitness` has no records where there is one.
     """
 
-    def __init__(self, config: EvolveConfig, population: Population, lessons: Lessons, budget: int) -> None:
+    trainees: Trainees
+    file_fitness: FileFitness
+    players: Players | None
+
+
+@contextmanager
+def members_here(
+    config: EvolveConfig,
+    base: TrainingConfig,
+    start: Path | None,
+    builder: CallBuilder,
+    records: Records,
+    environment_class: type[Environment] | None = None,
+) -> Iterator[Members]:
+    """Loads the base model. `base` are the method's settings before mutations, `start` is the adapter to refer to.
+
+    `environment_class` is that of the settings, where it cannot be found by its name.
+    """
+    processes = Processes()
+    population = _population(base, processes.device)
+    if start is not None:
+        population.refer_to(start)
+    budget = base.machine.token_budget or choose_budget(base, processes)
+    with ExitStack() as stack:
+        lessons: Lessons = RecordLessons(records.train, config.seed)
+        players = None
+        if config.environment.name:
+            # The engine leaves training the bytes that it needs.
+            needed = training_bytes(
+                population.policy.base, budget, adapter=True, gradient_checkpointing=base.machine.gradient_checkpointing
+            )
+            playing = Players(config, population, builder.template, environment_class, training_bytes=needed)
+            players = stack.enter_context(closing(playing))
+            if config.method == "grpo":
+                lessons = GroupLessons(config, players, builder)
+        fitness = FileFitness(
+            population, method_of(base), records.selection, records.test, metric=config.metric, budget=budget
+        )
+        yield Members(Trainees(config, population, lessons, budget), fitness, players)
+
+
+def _population(base: TrainingConfig, device: torch.device) -> Population:
+    """The base model with all its weights frozen, and no members yet."""
+    autocast = precision(base, device)
+    model = load_model(base_and_adapter(base.model)[0], dtype=autocast or torch.float32, device=device, quantize=False)
+    if base.machine.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        if device.type == "cpu":
+            return_freed_memory()
+    return Population(Policy(model, attention=base.machine.attention, autocast=autocast, device=device))
+
+
+class Trainees:
+    """Loads members from the folders of a generation, trains them, and saves them."""
+
+    def __init__(
+        self, config: EvolveConfig, population: Population, lessons: RecordLessons | GroupLessons, budget: int
+    ) -> None:
         self.config, self.population, self.lessons = config, population, lessons
         self.trainer = PopulationTrainer(population, budget=budget, share=trained_by(config, {}).machine.share)
         self.individuals: dict[str, Individual] = {}
@@ -73,30 +142,28 @@ class Trainees:
         self.save(draft)
 
     def load(self, generation: Generation) -> None:
-        """Makes the members of `generation` those in memory."""
+        """Makes the members of `generation` those in memory.
+
+        One that lives on stays there: name and number of updates say that its weights are the bits of its files.
+        """
         wanted = generation.individuals()
         for name, individual in wanted.items():
+            folder = generation.folder(name)
             if name not in self.individuals:
-                self.population.add(name, generation.folder(name))
-                self._enter(individual)
-                self._restore(individual, generation.folder(name))
+                self.population.add(name, folder)
+            elif self.individuals[name].step == individual.step:
+                continue
+            else:  # another worker has trained it further
+                load_named(self.population.policy.model, folder, name=name)
+            self._enter(individual)
+            self._restore(individual, folder)
         for name in [name for name in self.individuals if name not in wanted]:
             self.population.remove(name)
             del self.individuals[name], self.trainer.training[name]
         self.individuals = {name: self.individuals[name] for name in wanted}
 
-    def train(
-        self,
-        generation: int,
-        first: int,
-        steps: int,
-        *,
-        each: Callable[[int, dict[str, float]], None] = lambda _done, _losses: None,
-    ) -> Trained:
-        """`steps` updates of each member, the first being number `first` of the run.
-
-        After each update, `each` gets the number of those that are done and the members' losses.
-        """
+    def train(self, generation: int, first: int, steps: int, *, each: Each = lambda _done, _losses: None) -> Trained:
+        """`steps` updates of each member, the first being number `first` of the run; `each` is called after each."""
         torch.manual_seed(derived_seed(self.config.seed, f"generation {generation}"))  # dropout
         self.population.policy.train()
         losses: dict[str, list[float]] = {name: [] for name in self.individuals}

@@ -25,8 +25,8 @@ from typing import Any
 import yaml
 from pydantic import Field, JsonValue, field_validator
 
-from bough.commands.table import VERBS, resolve
-from bough.config.base import Config, code_in, code_in_change, translate
+from bough.commands import table
+from bough.config.base import REMOVED, Config, code_in, code_in_change, translate
 from bough.config.groups import ClusterConfig
 from bough.config.parts import RULE, flattened, is_name, leaves, place_of
 from bough.config.yaml_file import YamlFile
@@ -78,14 +78,13 @@ class Planned:
 
 def stage_config(verb: str) -> type[Config]:
     """The class of the settings of a command that can be a stage."""
-    found: type[Config] = resolve(VERBS[verb].config)
-    return found
+    return table.command(verb).config
 
 
 def shared_settings(recipe: Recipe) -> dict[str, Any]:
     """The recipe's `defaults` by their flat names: a command may have a setting, but not the part it is in."""
     shared: dict[str, Any] = dict(recipe.defaults)
-    for verb in KINDS:
+    for verb in table.stages():
         shared = flattened(stage_config(verb), shared)
     return shared
 
@@ -230,7 +229,7 @@ def _change(values: dict[str, Any], key: str, value: JsonValue) -> str | None:
         return None
     if first == "defaults":
         defaults = values.get("defaults")
-        for config in map(stage_config, KINDS):
+        for config in map(stage_config, table.stages()):
             rest = place_of(config, defaults, rest) if isinstance(defaults, dict) else rest
         return _set(values, f"defaults.{rest}", value)
     stages = list(_all_stages(values.get("stages")))
@@ -238,7 +237,8 @@ def _change(values: dict[str, Any], key: str, value: JsonValue) -> str | None:
     if not found:
         names = {str(word) for verb, settings in stages for word in (verb, settings.get("name", verb))}
         return f"{key}: there is no stage {first!r}{did_you_mean(first, sorted(names | {'defaults'}))}"
-    places = [place_of(stage_config(verb), settings, rest) if verb in KINDS else rest for verb, settings in found]
+    known = table.stages()
+    places = [place_of(stage_config(verb), settings, rest) if verb in known else rest for verb, settings in found]
     problems = [_set(settings, where, value) for (_, settings), where in zip(found, places, strict=True)]
     return next((f"{first}.{problem}" for problem in problems if problem), None)
 
@@ -272,7 +272,7 @@ def _code_problems(values: Mapping[str, Any], changes: Mapping[str, JsonValue]) 
 def _translate(values: dict[str, Any]) -> Iterator[str]:
     """Renames other tools' keys in the training stages; yields the problems."""
     for verb, settings in _all_stages(values.get("stages")):
-        if verb in KINDS and KINDS[verb].writes == "model":
+        if verb in table.stages() and table.stages()[verb].writes == "model":
             translated, problems = translate(settings, leaves(stage_config(verb)))
             settings.clear()
             settings |= translated
@@ -296,69 +296,6 @@ def to_yaml(recipe: Recipe) -> str:
     return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-# What each command takes from earlier stages and provides to later ones.
-
-
-@dataclass(frozen=True)
-class Kind:
-    """How a command is connected to the other stages of a run.
-
-    `reads` is the kind of data that its setting `file` takes, `writes` the kind of data it
-    writes to `artefact` inside its folder. The setting `output` is that folder, or the
-    artefact itself if the command writes a single file (`one_file`). A command that plays
-    episodes if it has no file (`or_plays`) gets the environment only then. The setting `adds`
-    takes all earlier data of the kind that the command writes, to be added to its output; `labels` is
-    the setting that names another model to learn from. `reads_by_method` has what it reads with
-    each value of its setting `method`, if that is not always `reads`. The setting `instead` names data in place of
-    `file`.
-    """
-
-    reads: str | None
-    writes: str
-    artefact: str
-    output: str
-    file: str = ""
-    one_file: bool = False
-    resumes: bool = False
-    or_plays: bool = False
-    adds: str = ""
-    labels: str = ""
-    reads_by_method: Mapping[str, str | None] = field(default_factory=dict)
-    instead: str = ""
-
-    def input(self, settings: Mapping[str, Any]) -> str | None:
-        """The kind of data that a stage with these settings reads."""
-        if settings.get(self.instead):
-            return None
-        return self.reads_by_method.get(str(settings.get("method")), self.reads)
-
-
-KINDS: dict[str, Kind] = {
-    "collect": Kind(None, "trajectories", "trajectories.jsonl", "output"),
-    "demos": Kind("trajectories", "demonstrations", "demonstrations.jsonl", "output", "file", one_file=True),
-    "corrections": Kind(
-        "trajectories", "demonstrations", "corrections.jsonl", "output", "file", one_file=True, adds="mix", labels="by"
-    ),
-    "pairs": Kind("trajectories", "pairs", "pairs.jsonl", "output", "file", one_file=True),
-    "groups": Kind("trajectories", "groups", "groups.jsonl", "output", "file", one_file=True),
-    "sft": Kind("demonstrations", "model", "final", "output_dir", "train_file", resumes=True),
-    "dpo": Kind("pairs", "model", "final", "output_dir", "train_file", resumes=True),
-    "grpo": Kind("groups", "model", "final", "output_dir", "train_file", resumes=True, or_plays=True),
-    "distill": Kind(
-        "groups", "model", "final", "output_dir", "train_file", resumes=True, or_plays=True, labels="teacher"
-    ),
-    "evolve": Kind(
-        "pairs",
-        "model",
-        "final",
-        "output_dir",
-        "train_file",
-        resumes=True,
-        reads_by_method={"sft": "demonstrations", "grpo": None},
-        instead="mixture",
-    ),
-    "eval": Kind(None, "evaluation", "results.json", "output"),
-}
 # Settings that do not change the result of a stage.
 FREE = {
     *("output", "output_dir", "overwrite", "resume", "concurrency", "retries", "report_to", "wandb_project"),
@@ -373,18 +310,21 @@ NAME = "config.yaml"
 
 
 def read_settings(file: Path) -> tuple[str | None, dict[str, Any]]:
-    """The command, None if no command writes such settings, and the settings; they may be nested or flat on file."""
-    values = YamlFile.read(file).values
-    classes: dict[str, type[Config]] = {verb: resolve(VERBS[verb].config) for verb in (*KINDS, "doctor")}
-    flat = {verb: flattened(config, values) for verb, config in classes.items()}
-    likeness = {verb: _likeness(flat[verb], leaves(config)) for verb, config in classes.items()}
-    best = max(likeness, key=lambda verb: likeness[verb])
-    return (best, flat[best]) if likeness[best] > 0.5 else (None, dict(values))
+    """The command, None if it is unknown, and the settings by their flat names."""
+    values = dict(YamlFile.read(file).values)
+    name = values.pop("command", None) or _accepting(values)
+    return (name, flattened(table.command(name).config, values)) if name in table.names() else (None, values)
 
 
-def _likeness(keys: Mapping[str, Any], settings: Mapping[str, Any]) -> float:
-    """How alike a file's keys and a command's settings are: 1 if they are the same, also across versions above 0.5."""
-    return len(keys.keys() & settings.keys()) / len(keys.keys() | settings.keys())
+def _accepting(values: Mapping[str, Any]) -> str | None:
+    """The command that accepts the settings of a file that names none: earlier versions wrote all settings of it."""
+    missing: dict[str, int] = {}
+    for name in (*table.stages(), "doctor"):
+        config = table.command(name).config
+        found, known = flattened(config, values).keys() - REMOVED.keys(), leaves(config).keys()
+        if "model" in found <= known:
+            missing[name] = len(known - found)
+    return min(missing, key=lambda name: missing[name], default=None)
 
 
 # The gate after an evaluation: keeps the better of two models.

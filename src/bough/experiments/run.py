@@ -8,11 +8,13 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
 
-from bough.commands.table import VERBS, resolve
-from bough.config.groups import ClusterConfig
-from bough.config.run import RunConfig
+from pydantic import BeforeValidator, Field, JsonValue
+
+from bough.commands import table
+from bough.commands.table import Stage
+from bough.config.groups import ClusterConfig, ReportConfig, key_values
 from bough.errors import BoughError, InputError
 from bough.evaluation.comparison import Comparison, compare
 from bough.evaluation.paired import holm
@@ -20,8 +22,6 @@ from bough.evaluation.results import Results
 from bough.evaluation.success import report
 from bough.experiments.recipe import (
     FILE_NAME,
-    KINDS,
-    Kind,
     Planned,
     Recipe,
     find_recipe,
@@ -37,6 +37,30 @@ from bough.files import is_draft, locked, refuse_links, remove, write_atomically
 from bough.ledger import plural
 from bough.rollouts.runner import free_gpu_memory
 from bough.training.trackers import Name, RecipeTracker
+
+
+class RunConfig(ReportConfig):
+    """Runs the stages of a recipe. A stopped run resumes; stages whose inputs have not changed are skipped."""
+
+    recipe: str = Field(
+        description="a .yaml file, or the name of a shipped recipe (--dry-run shows its stages)",
+        json_schema_extra={"positional": True},
+    )
+    output_dir: Path | None = Field(
+        None,
+        description="the run folder (default: runs/NAME, with the name of the recipe)",
+        json_schema_extra={"short": "-o"},
+    )
+    set: Annotated[dict[str, JsonValue], BeforeValidator(key_values)] = Field(
+        {},
+        description="change it: model=…, seed=…, defaults.max_turns=…, or STAGE.SETTING=… (a command or a name)",
+    )
+    cluster: ClusterConfig = ClusterConfig()
+    report_to: list[Literal["mlflow", "wandb", "tensorboard", "none"]] | None = Field(
+        None, description="trackers to use in addition to the run folder, or none (default: mlflow if it is installed)"
+    )
+    dry_run: bool = Field(False, description="check and print the settings of every stage; run nothing")
+
 
 Notify = Callable[[str], None]
 LOCK, LINEAGE = ".lock", "lineage.json"
@@ -130,7 +154,7 @@ class Run:
         artifacts, found = Artifacts(self.recipe.model), set[str]()
         for stage in self.stages:
             stamp = stamped(stage.verb, self.wiring.config(stage, artifacts))
-            record = _finished(self.folder / stage.folder, KINDS[stage.verb], stamp)
+            record = _finished(self.folder / stage.folder, table.stages()[stage.verb], stamp)
             if record is None:
                 break
             found.add(stage.folder)
@@ -155,7 +179,7 @@ class Run:
         ]  # fmt: skip
 
     def _play(self, stage: Planned, artifacts: Artifacts, notify: Notify, tracker: RecipeTracker | None) -> StageRecord:
-        kind, folder = KINDS[stage.verb], self.folder / stage.folder
+        kind, folder = table.stages()[stage.verb], self.folder / stage.folder
         refuse_links(folder)
         stamp = stamped(stage.verb, self.wiring.config(stage, artifacts))
         record = _finished(folder, kind, stamp)
@@ -175,17 +199,17 @@ class Run:
     def _taken(self, stage: Planned, stamp: Stamp, notify: Notify) -> StageRecord | None:
         """The stage as another run has finished it, now in this run's folder; None if there is none."""
         folder = self.folder / stage.folder
-        source = self.shared.find(stamp.fingerprint, KINDS[stage.verb].artefact) if self.shared else None
+        source = self.shared.find(stamp.fingerprint, table.stages()[stage.verb].artefact) if self.shared else None
         if source is None or self.shared is None:
             return None
         _clear(folder)
         self.shared.copy(source, folder, name=stage.name, round=stage.round)
         notify(f"{stage.folder}: the same as {source.parent.name}/{source.name}")
-        return _finished(folder, KINDS[stage.verb], stamp)
+        return _finished(folder, table.stages()[stage.verb], stamp)
 
     def _work(self, stage: Planned, artifacts: Artifacts, stamp: Stamp, notify: Notify) -> StageRecord:
         """Runs the stage's command, from the start or from where it was interrupted."""
-        kind, folder = KINDS[stage.verb], self.folder / stage.folder
+        kind, folder = table.stages()[stage.verb], self.folder / stage.folder
         before = StageRecord.read(folder)
         if before is None or before.fingerprint != stamp.fingerprint:
             _clear(folder)
@@ -198,7 +222,7 @@ class Run:
         started = time.monotonic()
         config = self.wiring.config(stage, artifacts)
         self._connect(getattr(config, "cluster", None))
-        code = int(resolve(VERBS[stage.verb].run)(config) or 0)
+        code = int(table.command(stage.verb).run(config) or 0)
         if code or not (folder / kind.artefact).exists():
             raise BoughError(f"{stage.folder} failed; finished stages are kept, and `bough run` resumes here")
         free_gpu_memory()  # the next stage loads its own models, and other runs may share the GPU
@@ -219,12 +243,12 @@ class Run:
 
     def _apply_gate(self, stage: Planned, artifacts: Artifacts, record: StageRecord, notify: Notify) -> None:
         """After an evaluation with a gate: a model that is not significantly better is replaced by the one before."""
-        if KINDS[stage.verb].writes != "evaluation":
+        if table.stages()[stage.verb].writes != "evaluation":
             return
         if not evaluates_the_run(stage):
             self._record_model(stage, artifacts, record)
             return
-        here = (self.folder / stage.folder / KINDS[stage.verb].artefact, artifacts.model)
+        here = (self.folder / stage.folder / table.stages()[stage.verb].artefact, artifacts.model)
         if stage.gate is None or artifacts.accepted is None:
             artifacts.accepted = here
         else:
@@ -270,7 +294,7 @@ def _only_started(folder: Path, recipe: Recipe) -> bool:
     return all(file.name in PREPARATIONS or file.lstat().st_size == 0 for file in files)
 
 
-def _finished(folder: Path, kind: Kind, stamp: Stamp) -> StageRecord | None:
+def _finished(folder: Path, kind: Stage, stamp: Stamp) -> StageRecord | None:
     """The record of a stage that has finished with the same settings and inputs."""
     record = StageRecord.read(folder)
     same = record is not None and record.finished and record.fingerprint == stamp.fingerprint

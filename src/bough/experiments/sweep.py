@@ -2,47 +2,114 @@
 
 from __future__ import annotations
 
-import json
-import os
-import secrets
-import subprocess
+import copy
+import itertools
+import re
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
 
-from bough.config.groups import ClusterConfig
-from bough.config.run import SweepConfig
+import yaml
+from pydantic import BeforeValidator, Field, JsonValue, model_validator
+
+from bough.config.groups import ClusterConfig, ReportConfig, key_values
+from bough.config.yaml_file import read_value, write_value
 from bough.errors import BoughError, InputError, exception_line
 from bough.evaluation.results import Results
 from bough.evaluation.success import across_seeds, rate_of
-from bough.experiments.recipe import Planned, Recipe, find_recipe
+from bough.experiments.recipe import Planned, Recipe, find_recipe, load_recipe
 from bough.experiments.record import SharedStages, StageRecord, content
 from bough.experiments.run import LOCK, Run
-from bough.experiments.sweep_table import LEVEL, SweepRow, Variation, as_csv, draw, label, markdown, variations
+from bough.experiments.sweep_processes import in_processes, on_cluster
+from bough.experiments.sweep_table import LEVEL, SweepRow, as_csv, draw, label, markdown
 from bough.experiments.wiring import Artifacts, evaluates_the_run, stamped
 from bough.files import (
     is_draft,
     locked,
-    open_own,
     read_json,
     refuse_links,
-    remove,
     text_digest,
     write_atomically,
     write_json,
 )
 from bough.ledger import plural
-from bough.rollouts.ray import connected, make_plan, nodes
-from bough.rollouts.ray_workers import Tasks, WorkLostError, hide_gpus
-from bough.terminal import console
 from bough.training.trackers import Name
+
+# YAML reads 1e-5, which has no point, as text.
+EXPONENT = re.compile(r"[-+]?\d+[eE][-+]?\d+")
+
+
+def _values(given: Any) -> Any:
+    """`SETTING=VALUE,VALUE` arguments of the command line, as lists by setting; values are read as YAML."""
+    if not isinstance(given, list):
+        return given
+    found: dict[str, Any] = {}
+    for word in given:
+        key, equals, text = str(word).partition("=")
+        if not equals or not text.strip():
+            raise ValueError(f"{word!r} must be written as SETTING=VALUE,VALUE, such as dpo.beta=0.01,0.1,0.5")
+        if key in found:
+            raise ValueError(f"{key} is given twice; list all its values after one {key}=")
+        try:
+            values = read_value(f"[{text}]")
+        except yaml.YAMLError as error:
+            raise ValueError(f"{word!r} cannot be read: values are written as in YAML ({error})") from None
+        found[key] = [float(one) if isinstance(one, str) and EXPONENT.fullmatch(one) else one for one in values]
+    return found
+
+
+class SweepConfig(ReportConfig):
+    """Runs a recipe once for every combination of settings and every seed, and reports success across seeds.
+
+    Stages that do not depend on a varied setting are computed once per seed and shared. A stopped
+    sweep resumes; more values or seeds can be added later. The folder gets a table (results.md,
+    results.csv, results.json) and a figure (figure.svg).
+    """
+
+    recipe: str = Field(
+        description="a .yaml file, or the name of a shipped recipe",
+        json_schema_extra={"positional": True},
+    )
+    vary: Annotated[dict[str, list[JsonValue]], BeforeValidator(_values)] = Field(
+        min_length=1,
+        description="settings with their values, such as dpo.beta=0.01,0.1,0.5 or pairs.kinds=[episode],[parting]: "
+        "STAGE.SETTING (a command or a name), defaults.SETTING or model; of several, all combinations are run",
+    )
+    seeds: int = Field(
+        3, ge=1, le=1000, description="runs per combination; each adds 0, 1, 2, … to every seed in the recipe"
+    )
+    output: Path | None = Field(
+        None,
+        description="the folder of the sweep (default: runs/NAME-sweep, with the name of the recipe)",
+        json_schema_extra={"short": "-o"},
+    )
+    set: Annotated[dict[str, JsonValue], BeforeValidator(key_values)] = Field(
+        {}, description="change the recipe for all runs, as in `bough run`: model=… or STAGE.SETTING=…"
+    )
+    jobs: int = Field(
+        1,
+        ge=1,
+        le=1000,
+        description="number of runs at the same time on this machine, each in a process of its own; "
+        "with --cluster use --workers",
+    )
+    cluster: ClusterConfig = ClusterConfig()
+    report_to: list[Literal["mlflow", "wandb", "tensorboard", "none"]] = Field(
+        ["none"], description="trackers that each run reports to, or none"
+    )
+    dry_run: bool = Field(
+        False, description="check all settings and print the runs and the stages they share; run nothing"
+    )
+
+    @model_validator(mode="after")
+    def _jobs_are_for_one_machine(self) -> Self:
+        if self.cluster.address is not None and self.jobs > 1:
+            raise ValueError("`jobs` is the number of runs on this machine; with `cluster` use `workers`")
+        return self
+
 
 Notify = Callable[[str], None]
 FILE_NAME, RUNS, LOGS = "sweep.json", "runs", "logs"
@@ -260,172 +327,6 @@ def _play_here(run: Run, notify: Notify) -> str | None:
     return None
 
 
-# Runs in processes of their own, several at a time. A process ends with the one that started it.
-# `python -m bough.experiments.sweep` is such a process: it reads one line of JSON from stdin, plays the run, and
-# writes how it ended to stdout. Everything else it prints goes to its log.
-
-# Where torch reads settings of its memory.
-ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-# Of a GPU: each process also has a context of its own there.
-SHARED = 0.95
-Started = Callable[[Run, int], None]
-Ended = Callable[[Run, str | None], None]
-
-
-def in_processes(runs: Sequence[Run], jobs: int, logs: Path, started: Started, ended: Ended) -> dict[str, str]:
-    """Plays all runs on this machine, `jobs` at a time. Returns why runs failed, by the names of their folders."""
-    logs.mkdir(parents=True, exist_ok=True)
-    children: list[subprocess.Popen[bytes]] = []
-    env = os.environ | gpu_share(min(jobs, len(runs)))
-
-    def play(run: Run) -> str | None:
-        return play_in_child(order_of(run), log_of(run, logs), children, env=env)
-
-    def stop() -> None:
-        for child in list(children):
-            child.terminate()
-
-    return several_at_a_time(runs, jobs, play, stop, started, ended)
-
-
-def several_at_a_time(
-    runs: Sequence[Run],
-    jobs: int,
-    play: Callable[[Run], str | None],
-    stop: Callable[[], None],
-    started: Started,
-    ended: Ended,
-) -> dict[str, str]:
-    """Calls `play` for all runs, `jobs` at a time; it returns why a run failed. `stop` ends those that are playing.
-
-    Returns why runs failed, by the names of their folders.
-    """
-    failed: dict[str, str] = {}
-    telling = threading.Lock()
-
-    def work(run: Run, number: int) -> str | None:
-        with telling:
-            started(run, number)
-        return play(run)
-
-    pool = ThreadPoolExecutor(jobs)
-    try:
-        futures = {pool.submit(work, run, number): run for number, run in enumerate(runs, 1)}
-        for future in as_completed(futures):
-            run, failure = futures[future], future.result()
-            with telling:
-                ended(run, failure)
-            if failure is not None:
-                failed[run.folder.name] = failure
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        stop()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-    return {run.folder.name: failed[run.folder.name] for run in runs if run.folder.name in failed}
-
-
-def gpu_share(processes: int) -> dict[str, str]:
-    """Environment variables that give each of several processes an equal part of every GPU's memory.
-
-    An engine takes most of what is free, which would leave nothing for the training of the process beside it.
-    Settings of the user's own stay as they are.
-    """
-    if processes < 2 or any(name in os.environ for name in ALLOCATOR):
-        return {}
-    return {ALLOCATOR[0]: f"per_process_memory_fraction:{SHARED / processes:.3f}"}
-
-
-def log_of(run: Run, logs: Path) -> Path:
-    """Where the process of a run writes what it prints."""
-    return logs / f"{run.folder.name}.log"
-
-
-def play_in_child(
-    order: Mapping[str, Any],
-    log: Path,
-    children: list[subprocess.Popen[bytes]],
-    working_folder: Path | None = None,
-    env: Mapping[str, str] | None = None,
-) -> str | None:
-    """Plays the run of `order` in a process, which is in `children` meanwhile; returns why it failed."""
-    with os.fdopen(open_own(log), "ab") as said:
-        command = [sys.executable, "-m", "bough.experiments.sweep"]
-        child = subprocess.Popen(  # noqa: S603  ours
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, cwd=working_folder, env=env
-        )
-        children.append(child)
-        assert child.stdin is not None and child.stdout is not None
-        with child.stdin, child.stdout:
-            try:
-                child.stdin.write(json.dumps(order).encode() + b"\n")
-                child.stdin.flush()
-            except BrokenPipeError:  # it ended before it read; its exit code is reported below
-                pass
-            answer = child.stdout.read()
-        child.wait()
-        children.remove(child)
-    if not answer:
-        return f"its process ended with exit code {child.returncode}; its output is in {log}"
-    failure: str | None = json.loads(answer)["failure"]
-    return failure
-
-
-def order_of(run: Run, *, wait_s: float = 0) -> dict[str, Any]:
-    """What a process needs to play the run. It waits up to `wait_s` for another process that is in the run's folder."""
-    assert run.shared is not None
-    return {
-        "recipe": run.recipe.model_dump(mode="json"),
-        "folder": str(run.folder),
-        "shared": str(run.shared.folder),
-        "report_to": run.report_to,
-        "wait_s": wait_s,
-    }
-
-
-def main() -> None:
-    answer = os.dup(1)
-    os.dup2(2, 1)
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    with open(0, "rb", buffering=0, closefd=False) as orders:
-        order = json.loads(orders.readline())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    failure = None
-    try:
-        wait_until_free(Path(order["folder"]) / LOCK, order["wait_s"])
-        shared = SharedStages(Path(order["shared"]))
-        run = Run(Recipe(**order["recipe"]), Path(order["folder"]), report_to=order["report_to"], shared=shared)
-        run.play(console.announce)
-    except BoughError as error:
-        failure = str(error) or exception_line(error)
-    except Exception as error:  # reported like any other failure; the log has the traceback
-        sys.excepthook(type(error), error, error.__traceback__)
-        failure = exception_line(error)
-    os.write(answer, json.dumps({"failure": failure}).encode())
-
-
-def wait_until_free(lock: Path, seconds: float) -> None:
-    """Waits while another process holds the lock: one on a machine that was lost may work on for a moment."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            with locked(lock, wait=False):
-                return
-        except BlockingIOError:
-            time.sleep(0.2)
-
-
-def _end_with_parent() -> None:
-    """Stdin ends when the parent has ended, however it did: a restarted sweep must find no run in use."""
-    os.read(0, 1)
-    os._exit(1)
-
-
-if __name__ == "__main__":
-    main()
-
-
 # Which stages of a sweep's runs are the same, known before anything runs.
 # A stage is stamped as in a run, but with the stamp of the stage that makes an input in place of the input's content.
 # Two stages with one stamp have one result. After a gate the model may be either of two, so it gets a stamp of its
@@ -467,106 +368,94 @@ def _stamps(run: Run, outside: dict[Path, str]) -> list[StampedStage]:
     return found
 
 
-# Whether the nodes of a cluster share the folder of a sweep: same files, and locks that hold across nodes.
+# The runs of a sweep: every combination of the varied settings with every seed, each as a recipe of its own.
+
+# More runs than this take months; a command line that asks for them is a mistake.
+MAX_RUNS = 1000
+MAX_NAME = 80
 
 
 @dataclass(frozen=True)
-class Token:
-    """A file that every node must see. The process that made it holds the lock of the folder meanwhile.
+class Variation:
+    """One run: the values of the varied settings, the number of its seed (from 0), and the recipe with both."""
 
-    `working_folder` is where relative paths in the recipe begin; `version` is that of Bough.
+    values: dict[str, JsonValue]
+    seed: int
+    recipe: Recipe
+
+    @property
+    def label(self) -> str:
+        return f"{label(self.values)}, seed {self.seed}"
+
+    @property
+    def name(self) -> str:
+        """The name of its folder: it depends on nothing but its own values and seed, so that others can be added."""
+        written = label(self.values)
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", written).strip("-.")
+        simple = all(isinstance(value, int | float) for value in self.values.values())
+        if not simple or len(plain) > MAX_NAME:  # two values may look alike without their punctuation
+            plain = f"{plain[:MAX_NAME]}-{text_digest(written, size=4)}"
+        return f"{plain}-seed-{self.seed}"
+
+
+def variations(
+    recipe: Path, vary: Mapping[str, Sequence[JsonValue]], seeds: int, changes: Mapping[str, JsonValue]
+) -> list[Variation]:
+    """Every combination in order, each with all seeds. InputError lists what cannot be varied."""
+    if problems := list(_problems(vary, seeds, changes)):
+        raise InputError("--vary cannot be applied:", problems)
+    found = []
+    for values in (dict(zip(vary, chosen, strict=True)) for chosen in itertools.product(*vary.values())):
+        try:
+            base = load_recipe(recipe, {**changes, **values})
+        except InputError as error:
+            raise InputError(error.message.replace("--set", "--vary or --set"), error.problems) from None
+        found += [Variation(values, seed, shifted(base, seed)) for seed in range(seeds)]
+    return found
+
+
+def shifted(recipe: Recipe, by: int) -> Recipe:
+    """The recipe with `by` added to its seed and to the seeds that stages set themselves.
+
+    All randomness of the run changes: tasks, demonstrations, training and evaluation.
     """
-
-    folder: Path
-    name: str
-    text: str
-    working_folder: Path
-    version: str
+    stages = copy.deepcopy(recipe.stages)
+    for settings in _with_seeds(stages):
+        settings["seed"] += by
+    return recipe.model_copy(update={"seed": recipe.seed + by, "stages": stages})
 
 
-@contextmanager
-def token_in(folder: Path) -> Iterator[Token]:
-    """A new token in `folder`, removed at the end."""
-    token = Token(
-        folder.absolute(), f".token-{secrets.token_hex(8)}", secrets.token_hex(8), Path.cwd(), version("bough")
-    )
-    write_atomically(token.folder / token.name, token.text)
-    try:
-        yield token
-    finally:
-        remove(token.folder / token.name)
+def _with_seeds(stages: Any) -> Iterator[dict[str, Any]]:
+    """The settings of every stage that sets a seed."""
+    for stage in stages if isinstance(stages, list) else ():
+        for verb, settings in stage.items() if isinstance(stage, dict) else ():
+            if isinstance(settings, dict) and verb == "repeat":
+                yield from _with_seeds(settings.get("stages"))
+            elif isinstance(settings, dict) and type(settings.get("seed")) is int:
+                yield settings
 
 
-def problem_here(token: Token) -> str | None:
-    """Why this machine cannot work in the token's folder; None if it can."""
-    if (found := version("bough")) != token.version:
-        return f"it has Bough {found}, and the machine of the sweep {token.version}"
-    try:
-        seen = (token.folder / token.name).read_text()
-    except OSError:
-        seen = ""
-    if seen != token.text:
-        return f"it does not see the files in {token.folder}"
-    try:
-        with locked(token.folder / LOCK, wait=False):
-            return f"locks in {token.folder} do not hold across machines; mount that disk with file locks"
-    except BlockingIOError:  # as it must be: the sweep holds it
-        pass
-    if not token.working_folder.is_dir():
-        return f"it has no folder {token.working_folder}, where relative paths of the recipe begin"
-    return None
+def _problems(vary: Mapping[str, Sequence[JsonValue]], seeds: int, changes: Mapping[str, JsonValue]) -> Iterator[str]:
+    count = seeds
+    for key, values in vary.items():
+        count *= len(values)
+        if key.rpartition(".")[2] == "seed":
+            yield f"{key}: seeds are varied with --seeds N"
+        elif "." not in key and key != "model":
+            yield f"{key}: only model, defaults.SETTING and STAGE.SETTING can be varied, such as dpo.beta"
+        if key in changes:
+            yield f"{key} is also given with --set; give it once"
+        if not values:
+            yield f"{key} has no values; give at least one"
+        for value in _twice(values):
+            yield f"{key} has the value {write_value(value)} twice"
+    if count > MAX_RUNS:
+        yield f"it asks for {count:,} runs; at most {MAX_RUNS:,} are possible"
 
 
-def check_shared(folder: Path, problems: Mapping[str, str | None]) -> None:
-    """InputError if a node, named by its address, has a problem with the folder."""
-    found = [f"node {node}: {problem}" for node, problem in problems.items() if problem is not None]
-    if found:
-        raise InputError(f"{folder} must be on a disk that all nodes share; give another --output:", found)
-
-
-# The runs of a sweep on a cluster: each in a process on one of the nodes, as on one machine.
-# Every node works in the sweep's own folder, so runs find each other's finished stages and resume after their node
-# was lost. A process ends with the worker that started it, and a worker with the sweep.
-
-# A lost node may not know it yet, and a file server keeps the locks of a lost client for up to 90 s.
-WAIT_S = 120.0
-
-
-def on_cluster(
-    runs: Sequence[Run],
-    config: ClusterConfig,
-    folder: Path,
-    logs: Path,
-    started: Started,
-    ended: Ended,
-    notify: Notify,
-) -> dict[str, str]:
-    """Plays all runs on the cluster. The lock of `folder`, the sweep's own, is held meanwhile.
-
-    Returns why runs failed, by the names of their folders.
-    """
-    logs.mkdir(parents=True, exist_ok=True)
-    with connected(config), token_in(folder) as token:
-        plan = make_plan(config, nodes(), concurrency=len(runs), uses_gpu=True)
-        notify(f"cluster of {plan.cluster}: up to {plural(plan.workers, 'run')} at the same time")
-        tasks = Tasks(plan, config.timeout_s, notify)
-        check_shared(folder, tasks.on_each_node(problem_here, token))
-
-        def play(run: Run) -> str | None:
-            order, log = order_of(run, wait_s=WAIT_S), log_of(run, logs).absolute()
-            try:
-                failure: str | None = tasks.call(run.folder.name, _play, order, log, token, plan.gpus_per_worker)
-            except WorkLostError as error:
-                return str(error)
-            return failure
-
-        return several_at_a_time(runs, plan.workers, play, tasks.stop, started, ended)
-
-
-def _play(order: Mapping[str, Any], log: Path, token: Token, gpus: float) -> str | None:
-    """Plays a run on the node that this is called on, with this many of its GPUs; returns why it failed."""
-    if not gpus:
-        hide_gpus()
-    if (problem := problem_here(token)) is not None:  # it may have joined after the others were checked
-        return f"a node of the cluster cannot play it: {problem}"
-    return play_in_child(order, log, [], token.working_folder)
+def _twice(values: Sequence[JsonValue]) -> list[JsonValue]:
+    return [
+        value
+        for at, value in enumerate(values)
+        if any((type(value) is bool) == (type(one) is bool) and value == one for one in values[:at])
+    ]

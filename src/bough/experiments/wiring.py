@@ -7,16 +7,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from bough.commands import table
+from bough.commands.table import Stage
 from bough.config.base import Config
 from bough.config.groups import ClusterConfig
 from bough.config.parts import flattened, leaves, parts
 from bough.config.run_folder import RunDir
 from bough.config.training import TrainingConfig
 from bough.errors import InputError, did_you_mean
-from bough.experiments.recipe import FREE, KINDS, Kind, Planned, Recipe, shared_settings, stage_config
+from bough.experiments.recipe import FREE, Planned, Recipe, shared_settings, stage_config
 from bough.experiments.record import content, fingerprint
 from bough.training.trackers import Name
 
+# The folder of the trained weights in that of a training stage.
+FINAL = "final"
 # Settings that name inputs, whatever the command.
 INPUTS = ("model", "adapter", "task_file", "eval_file", "test_file", "test_task_file", "reset_file")
 
@@ -38,7 +42,7 @@ class Artifacts:
         if isinstance(name, list):
             return [self.model_named(one) for one in name]
         path = self.by_name.get(name) if isinstance(name, str) else None
-        return str(path) if path is not None and path.name == KINDS["sft"].artefact else name
+        return str(path) if path is not None and path.name == FINAL else name
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class Wiring:
 
     def config(self, stage: Planned, artifacts: Artifacts) -> Config:
         """The settings of a stage: its own first, then the recipe's and what earlier stages have made."""
-        kind, folder = KINDS[stage.verb], self.folder / stage.folder
+        kind, folder = table.stages()[stage.verb], self.folder / stage.folder
         config = stage_config(stage.verb)
         own = flattened(config, stage.settings)
         if kind.writes == "evaluation" and "eval_file" in own:  # measures a file, needs no environment
@@ -87,7 +91,7 @@ class Wiring:
 
     def add(self, stage: Planned, artifacts: Artifacts) -> None:
         """Makes the output of a stage available to later ones."""
-        kind = KINDS[stage.verb]
+        kind = table.stages()[stage.verb]
         path = self.folder / stage.folder / kind.artefact
         artifacts.by_name[stage.name] = artifacts.newest[kind.writes] = path
         artifacts.all.setdefault(kind.writes, []).append(path)
@@ -106,7 +110,7 @@ class Wiring:
 
 def evaluates_the_run(stage: Planned) -> bool:
     """Whether the stage evaluates the run's own model in the environment, not another model or a file."""
-    if stage.verb not in KINDS or KINDS[stage.verb].writes != "evaluation":
+    if stage.verb not in table.stages() or table.stages()[stage.verb].writes != "evaluation":
         return False
     return not flattened(stage_config(stage.verb), stage.settings).keys() & {"model", "eval_file"}
 
@@ -122,13 +126,13 @@ class Stamp:
 
 def stamped(verb: str, config: Config, digest: Callable[[Path], str] = content) -> Stamp:
     """The stamp of a stage with these settings; `digest` gives the content of an input."""
-    inputs = _input_digests(KINDS[verb], config, digest)
+    inputs = _input_digests(table.stages()[verb], config, digest)
     # The content of an input counts, not its path.
     settings = {key: value for key, value in config.flat_dump().items() if key not in FREE and key not in inputs}
     return Stamp(fingerprint(verb, settings, inputs), settings, inputs)
 
 
-def _input_digests(kind: Kind, config: Config, digest: Callable[[Path], str]) -> dict[str, str]:
+def _input_digests(kind: Stage, config: Config, digest: Callable[[Path], str]) -> dict[str, str]:
     """Every input by its setting, as a digest of its content."""
     values = config.flat_dump()
     inputs = {}
@@ -145,7 +149,7 @@ def _input_digests(kind: Kind, config: Config, digest: Callable[[Path], str]) ->
 
 # What every stage gets from the recipe itself, and from the run.
 OF_RECIPE = {"model", "seed"}
-OF_RUN = {"report_to", "resume", *(kind.output for kind in KINDS.values())}
+OF_RUN = {"report_to", "resume", "output", "output_dir"}
 
 
 def problems_of(recipe: Recipe, stages: Sequence[Planned], wiring: Wiring) -> Iterator[str]:
@@ -153,8 +157,8 @@ def problems_of(recipe: Recipe, stages: Sequence[Planned], wiring: Wiring) -> It
     yield from _shared_problems(recipe)
     artifacts, adapters = Artifacts(recipe.model), dict[str, str]()
     for stage in stages:
-        if stage.verb not in KINDS:
-            yield f"{stage.place}: {stage.verb} is not a stage{did_you_mean(stage.verb, [*KINDS, 'repeat'])}"
+        if stage.verb not in table.stages():
+            yield f"{stage.place}: {stage.verb} is not a stage{did_you_mean(stage.verb, [*table.stages(), 'repeat'])}"
             continue
         config = None
         try:
@@ -165,7 +169,7 @@ def problems_of(recipe: Recipe, stages: Sequence[Planned], wiring: Wiring) -> It
         yield from _gate_problems(stage, stages)
         yield from _output_problems(stage)
         wiring.add(stage, artifacts)
-        if config and KINDS[stage.verb].writes == "model" and not _trains_all_weights(config):
+        if config and table.stages()[stage.verb].writes == "model" and not _trains_all_weights(config):
             adapters[artifacts.model] = stage.folder
 
 
@@ -178,7 +182,7 @@ def hint(recipe: Recipe, problems: Sequence[str]) -> str:
 
 def _shared_problems(recipe: Recipe) -> Iterator[str]:
     """Settings under `defaults` that no command has, or that would be ignored because the run sets them."""
-    configs = [stage_config(verb) for verb in KINDS]
+    configs = [stage_config(verb) for verb in table.stages()]
     known = {name for config in configs for name in (*leaves(config), *parts(config))}
     for key in recipe.defaults:
         if not any(config.field_name(key) in known for config in configs):
@@ -216,5 +220,6 @@ def _trains_all_weights(config: Config | None) -> TypeGuard[TrainingConfig]:
 
 def _output_problems(stage: Planned) -> Iterator[str]:
     """A stage writes into its own folder: any other does not belong to the run and could be overwritten."""
-    if KINDS[stage.verb].output in flattened(stage_config(stage.verb), stage.settings):
-        yield f"{stage.place}: {KINDS[stage.verb].output} is set by the run, which gives each stage a folder; remove it"
+    output = table.stages()[stage.verb].output
+    if output in flattened(stage_config(stage.verb), stage.settings):
+        yield f"{stage.place}: {output} is set by the run, which gives each stage a folder; remove it"

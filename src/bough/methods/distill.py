@@ -9,18 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, model_validator
 
-from bough.config.curation import is_server
-from bough.config.groups import RewardWeights, SamplingConfig
+from bough.config.groups import (
+    RewardWeights,
+    SamplingConfig,
+    is_server,
+)
+from bough.config.keywords import settings_of
 from bough.config.online import OnlineConfig, RolloutsConfig
 from bough.config.problems import named
 from bough.config.training import OF_FILES, OptimizerConfig, TrainingDataConfig, learning_rate_field
 from bough.data.base import Sample
 from bough.errors import InputError, RowError
 from bough.ledger import Mean
+from bough.methods.base import ESSENTIAL_ONLINE, trained_model, training_command
 from bough.methods.examples import examples_from, head_of
 from bough.methods.grpo import bounded_exp, sampler_logprobs
 from bough.online.method import FlatKind, GroupExample
@@ -31,6 +36,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bough.chat.builder import CallBuilder
+    from bough.commands.models import ModelLike, TrainedModel
+    from bough.commands.objects import AgentLike, EnvironmentLike, Rewards, Source, StrPath
+    from bough.training.run import Trained
 
 
 class DistillDataConfig(TrainingDataConfig):
@@ -61,6 +69,8 @@ class DistillRolloutsConfig(RolloutsConfig):
 
 class DistillConfig(OnlineConfig):
     """On-policy distillation: the student plays, and learns a teacher's distribution over each token it sampled."""
+
+    command = "distill"
 
     teacher: str = Field(
         description="the model to learn from, with the student's tokenizer; or the address of a server that returns "
@@ -218,3 +228,61 @@ def sampled_reverse_kl(
     gaps_N = bounded_exp(logprobs_N - sampler_N.detach()) * (logprobs_N - teacher_N).detach()
     metrics = {"divergence": Mean(gaps_N.detach().sum(), len(gaps_N))}
     return Loss(share(gaps_N.sum(), denominator), metrics)
+
+
+# The command: `bough distill`, `bough.distill`.
+
+
+def train_distill(config: DistillConfig, data: Data | None = None, held_out: Data | None = None) -> Trained:
+    """Distillation from a teacher on episodes: given here, on file, or played in the settings' environment."""
+    from bough.methods.teacher import distill as train_student
+
+    return train_student(config, data, held_out)
+
+
+@settings_of(DistillConfig, "train_file", "own_agent")
+def distill(
+    model: ModelLike,
+    teacher: ModelLike,
+    records: Source | None = None,
+    *,
+    environment: EnvironmentLike | None = None,
+    agent: AgentLike | None = None,
+    rewards: Rewards | None = None,
+    eval_file: Source | None = None,
+    output_dir: StrPath | None = None,
+    **settings: Any,
+) -> TrainedModel:
+    """Train a student on its own episodes to answer with a teacher's distribution.
+
+    `teacher` is a model with the student's tokenizer by name, folder or loaded, or the address
+    of a server. With `environment`, a name or a class, or your own `agent`, the student plays
+    there and learns from what it played; give `max_steps` then. `records` are episodes or groups
+    instead, in memory or on file. The other arguments are those of `bough.grpo`.
+    """
+    from bough.commands.models import LoadedModel, TemporaryFolder, model_name
+    from bough.commands.objects import reward_weights, where_to_play
+
+    play = where_to_play(environment, agent)
+    play |= {"rewards": reward_weights(rewards)} if rewards else {}
+    kept = TemporaryFolder()
+    from_ = teacher.save(kept.path / "teacher") if isinstance(teacher, LoadedModel) else teacher
+    play |= {"teacher": model_name(from_)}
+    trained = trained_model(DistillConfig, train_distill, model, records, eval_file, output_dir, settings | play)
+    del kept  # the weights of a loaded teacher are no longer needed
+    return trained
+
+
+COMMANDS = {
+    "distill": training_command(
+        DistillConfig,
+        train=train_distill,
+        essential=(*ESSENTIAL_ONLINE, "teacher", "beta", "server_model"),
+        reads="groups",
+        examples="  bough distill --teacher Qwen/Qwen3-4B --model Qwen/Qwen3-0.6B --environment household "
+        "--max-steps 200 --output-dir runs/distill\n"
+        "  bough distill --teacher runs/sft/final --model smollm2 --beta 0.5 --train-file runs/own/trajectories.jsonl",
+        or_plays=True,
+        labels="teacher",
+    )
+}

@@ -29,14 +29,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
+from bough.config.keywords import settings_of
 from bough.config.training import OptimizerConfig, TrainingConfig, learning_rate_field
 from bough.data.base import Sample
 from bough.errors import RowError
 from bough.ledger import Mean
+from bough.methods.base import train_on_data, trained_model, training_command
 from bough.methods.examples import examples_from, head_of
 from bough.training.method import CallSource, Data, Example, Examples, Loss, float_vectors, share
 from bough.types import Call, Pair, Trajectory, Turn
@@ -46,6 +48,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bough.chat.builder import CallBuilder
+    from bough.commands.models import ModelLike, TrainedModel
+    from bough.commands.objects import Source, StrPath
+    from bough.training.run import Trained
 
 PairLossType = Literal["sigmoid", "cdpo", "hinge", "ipo", "length_normalised", "simpo"]
 LossType = Literal["sigmoid", "cdpo", "hinge", "ipo", "length_normalised", "simpo", "kto"]
@@ -61,7 +66,11 @@ class DPOOptimizerConfig(OptimizerConfig):
 
 
 class DPOConfig(TrainingConfig):
-    """Direct preference optimisation: chosen becomes likelier than rejected, measured against a reference."""
+    """Direct preference optimisation: given the same history, the chosen reply becomes more likely than the rejected
+    one, relative to the model that the stage started from.
+    """
+
+    command = "dpo"
 
     optimizer: DPOOptimizerConfig = DPOOptimizerConfig()
     loss_type: LossType = Field(
@@ -287,3 +296,46 @@ def _per_reason(values: dict[str, Tensor], reasons: Sequence[str | None] | None)
         for suffix, mask_P in masks.items()
         for name, value_P in values.items()
     }
+
+
+# The command: `bough dpo`, `bough.dpo`.
+
+
+def train_dpo(config: DPOConfig, data: Data | None = None, held_out: Data | None = None) -> Trained:
+    """Preference optimisation on pairs, or with KTO on single trajectories: of the settings' files, or given here."""
+    return train_on_data(_method, config, data, held_out)
+
+
+def _method(config: DPOConfig) -> Any:
+    if config.loss_type != "kto":
+        return DPO(config)
+    from bough.methods.kto import KTO
+
+    return KTO(config)
+
+
+@settings_of(DPOConfig, "train_file")
+def dpo(
+    model: ModelLike,
+    records: Source,
+    *,
+    eval_file: Source | None = None,
+    output_dir: StrPath | None = None,
+    **settings: Any,
+) -> TrainedModel:
+    """Train a model to prefer the chosen side of pairs to the rejected one.
+
+    `records` are pairs, in memory or on file; the other arguments are those of `bough.sft`.
+    """
+    return trained_model(DPOConfig, train_dpo, model, records, eval_file, output_dir, settings)
+
+
+COMMANDS = {
+    "dpo": training_command(
+        DPOConfig,
+        train=train_dpo,
+        essential=("loss_type", "beta", "label_smoothing", "nll_alpha", "gamma", "eval_steps"),
+        reads="pairs",
+        examples="  bough dpo --train-file pairs.jsonl --model runs/sft/final --beta 0.1 --output-dir runs/dpo",
+    )
+}

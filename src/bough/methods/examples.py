@@ -28,11 +28,9 @@ if TYPE_CHECKING:
     from bough.chat.builder import CallBuilder
     from bough.config.training import TrainingConfig
     from bough.methods.example_store import Chunk, Preparation, StoreWriter
-
+from bough.data.base import IN_MEMORY
 
 log = logging.getLogger(__name__)
-# The name of data that is given in Python, where settings and records name a file.
-IN_MEMORY = "records"
 # Smaller files are prepared in a second or two: no worker processes, and nothing kept.
 LARGE = 4 << 20  # bytes
 E = TypeVar("E", bound=Example)

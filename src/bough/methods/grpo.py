@@ -9,10 +9,11 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
+from bough.config.keywords import settings_of
 from bough.config.online import GroupSamplingConfig, OnlineConfig, SamplerConfig, WatchConfig
 from bough.config.problems import named
 from bough.config.training import (
@@ -26,6 +27,7 @@ from bough.data.base import Sample
 from bough.environments.rubric import score
 from bough.errors import InputError, RowError
 from bough.ledger import Mean
+from bough.methods.base import ESSENTIAL_ONLINE, train_on_data, trained_model, training_command
 from bough.methods.examples import examples_from, head_of
 from bough.online.method import GroupExample
 from bough.training.method import CallSource, Data, Examples, Loss, float_vectors, share
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bough.chat.builder import CallBuilder
+    from bough.commands.models import ModelLike, TrainedModel
+    from bough.commands.objects import AgentLike, EnvironmentLike, Rewards, Source, StrPath
+    from bough.training.run import Trained
 
 
 # GRPO's loss, the clipped surrogate, and its parts: functions of the ratio between two policies' probabilities.
@@ -263,7 +268,13 @@ class GRPOOptimizerConfig(OptimizerConfig):
 
 
 class GRPOConfig(OnlineConfig):
-    """Group-relative policy optimisation: on groups of attempts on file, or played in an environment while training."""
+    """Group-relative policy optimisation: several attempts at each task are compared; those with a reward above the
+    group's mean become more likely.
+
+    The attempts are on file, or played in an environment while training.
+    """
+
+    command = "grpo"
 
     data: GroupDataConfig = GroupDataConfig()
     optimizer: GRPOOptimizerConfig = GRPOOptimizerConfig()
@@ -506,3 +517,55 @@ def _check_temperature(groups: Examples[GroupExample], expected: list[float]) ->
         f"{groups.name}: replies were sampled at {name} {found}, but {ours} is "
         f"{' '.join(f'{value:g}' for value in expected)}; use --{name} {found}"
     )
+
+
+# The command: `bough grpo`, `bough.grpo`.
+
+
+def train_grpo(config: GRPOConfig, data: Data | None = None, held_out: Data | None = None) -> Trained:
+    """Group-relative policy optimisation on groups: given here, on file, or played in the settings' environment."""
+    if config.environment.name is not None:
+        from bough.methods.grpo_online import train_online
+
+        return train_online(config)
+    return train_on_data(GRPO, config, data, held_out)
+
+
+@settings_of(GRPOConfig, "train_file", "own_agent")
+def grpo(
+    model: ModelLike,
+    records: Source | None = None,
+    *,
+    environment: EnvironmentLike | None = None,
+    agent: AgentLike | None = None,
+    rewards: Rewards | None = None,
+    eval_file: Source | None = None,
+    output_dir: StrPath | None = None,
+    **settings: Any,
+) -> TrainedModel:
+    """Train a model on how much better than its group each attempt was.
+
+    `records` are groups, in memory or on file. With `environment`, a name or a class,
+    instead of records the model plays there, learns from what it played and plays again;
+    give `max_steps` then. With `agent`, your own function that plays a task against an address,
+    it learns from what that function asked it. `rewards` are names or functions, as in `bough.collect`. The other
+    arguments are those of `bough.sft`.
+    """
+    from bough.commands.objects import reward_weights, where_to_play
+
+    play = where_to_play(environment, agent)
+    play |= {"rewards": reward_weights(rewards)} if rewards else {}
+    return trained_model(GRPOConfig, train_grpo, model, records, eval_file, output_dir, settings | play)
+
+
+COMMANDS = {
+    "grpo": training_command(
+        GRPOConfig,
+        train=train_grpo,
+        essential=(*ESSENTIAL_ONLINE, "reward", "advantage", "clip_low", "clip_high", "kl_coef", "engine"),
+        reads="groups",
+        examples="  bough grpo --train-file groups.jsonl --model runs/dpo/final --output-dir runs/grpo\n"
+        "  bough grpo --agent my_agent.py:play --model smollm2 --max-steps 100 --output-dir runs/grpo",
+        or_plays=True,
+    )
+}

@@ -9,16 +9,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from bough.config.keywords import settings_of
 from bough.config.training import TrainingConfig
 from bough.data.base import Sample
 from bough.data.kto import LABEL
 from bough.environments.rubric import score
 from bough.errors import RowError
 from bough.ledger import Mean
+from bough.methods.base import train_on_data, trained_model, training_command
 from bough.methods.examples import examples_from, head_of
 from bough.training.method import CallSource, Data, Example, Examples, Loss, float_vectors, share
 from bough.types import Trajectory, Turn
@@ -27,10 +29,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bough.chat.builder import CallBuilder
+    from bough.commands.models import ModelLike, TrainedModel
+    from bough.commands.objects import Source, StrPath
+    from bough.training.run import Trained
 
 
 class SFTConfig(TrainingConfig):
-    """Supervised fine-tuning: the model learns to answer as the trajectories did."""
+    """Supervised fine-tuning: the model learns to reply as in the demonstrations; only replies are trained, never
+    observations.
+    """
+
+    command = "sft"
 
     step_weighted_loss: bool = Field(
         False,
@@ -153,3 +162,44 @@ def step_weights(rewards: Sequence[float | None]) -> list[float]:
     _, exponent = math.frexp(largest)
     centre = mean(math.ldexp(gain, -exponent) for gain in scored)
     return [1.0 if gain is None else math.ldexp(gain, -exponent) / centre for gain in gains]
+
+
+# The command: `bough sft`, `bough.sft`.
+
+
+def train_sft(config: SFTConfig, data: Data | None = None, held_out: Data | None = None) -> Trained:
+    """Supervised fine-tuning on trajectories: those of the settings' files, or the data given here."""
+    return train_on_data(SFT, config, data, held_out)
+
+
+@settings_of(SFTConfig, "train_file")
+def sft(
+    model: ModelLike,
+    records: Source,
+    *,
+    eval_file: Source | None = None,
+    output_dir: StrPath | None = None,
+    **settings: Any,
+) -> TrainedModel:
+    """Train a model to answer as the trajectories did.
+
+    `model` is a name, a folder, a trained or a loaded model. `records` are trajectories in
+    memory, or the path of a file or folder in any format that `bough data formats` lists;
+    `eval_file` are held-out ones, whose loss is measured during training.
+
+    The run folder is `output_dir`. Without it the weights are in a temporary folder that is
+    removed with the returned object; its `save` copies them.
+    """
+    return trained_model(SFTConfig, train_sft, model, records, eval_file, output_dir, settings)
+
+
+COMMANDS = {
+    "sft": training_command(
+        SFTConfig,
+        train=train_sft,
+        essential=("step_weighted_loss", "eval_steps", "early_stopping_patience", "curriculum", "lora_dropout"),
+        reads="demonstrations",
+        examples="  bough sft --train-file sft.jsonl --model smollm2 --output-dir runs/sft\n"
+        "  bough sft --config train.yaml --learning-rate 1e-5",
+    )
+}

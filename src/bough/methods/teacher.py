@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bough.chat.template import load_template
 from bough.engines.base import EngineError
-from bough.engines.openai import RequestRefusedError, Server
+from bough.engines.http import RequestRefusedError, Server
 from bough.errors import InputError, short_repr
 from bough.event_loop import BackgroundLoop
 from bough.methods.distill import Distill, DistillConfig

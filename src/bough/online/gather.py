@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bough.chat.builder import CallBuilder
-from bough.chat.reply import Reply
+from bough.chat.tool_calls import Reply
 from bough.config.online import OnlineConfig
 from bough.environments.rubric import score
 from bough.errors import RowError

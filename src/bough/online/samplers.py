@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from bough.chat.template import ChatTemplate
 from bough.config.online import OnlineConfig
-from bough.engines.base import Generated, StreamingTokenEngine, TokenEngine
+from bough.engines.base import Generated, TokenEngine
 from bough.engines.chat import TemplateEngine
 from bough.engines.local.engine import LocalEngine
 from bough.event_loop import BackgroundLoop
@@ -235,7 +235,7 @@ class MeteredEngine:
 
     @property
     def streams(self) -> bool:
-        return isinstance(self._engine, StreamingTokenEngine) and self._engine.streams
+        return bool(getattr(self._engine, "streams", False))
 
     async def generate(self, episode: str, prompt_ids: list[int], **asked: Any) -> Generated:
         self._meter.request()

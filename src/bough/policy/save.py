@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bough.config.publish import MergeConfig
 from bough.errors import InputError
 from bough.files import drafting, put_in_place, write_json
 from bough.models.gguf_write import write_gguf
@@ -68,19 +67,20 @@ def _in_order(file: Path) -> None:
 # An adapter written into its base model: a plain model, as a folder or as a GGUF file for llama.cpp.
 
 
-def merge_adapter(config: MergeConfig) -> str:
-    """Writes the merged model to `config.output`; returns the name of the base model."""
-    if config.output.exists():
-        raise InputError(f"{config.output} exists; give another {'file' if config.is_gguf else 'folder'}")
-    base = config.model or base_and_adapter(str(config.adapter))[0]
+def merge_adapter(adapter: Path, output: Path, *, base: str | None = None, gguf_type: str | None = None) -> str:
+    """Writes the merged model to `output`, a folder or a .gguf file; returns the name of the base model."""
+    is_gguf = output.suffix == ".gguf"
+    if output.exists():
+        raise InputError(f"{output} exists; give another {'file' if is_gguf else 'folder'}")
+    base = base or base_and_adapter(str(adapter))[0]
     model = load_model(base, dtype=torch.float32, device=torch.device("cpu"), quantize=False)
-    whole = merged(load_actor(model, config.adapter))
-    has_tokenizer = (config.adapter / "tokenizer.json").is_file()
-    tokenizer = load_tokenizer(str(config.adapter) if has_tokenizer else base)
-    if config.is_gguf:
-        write_gguf(whole, tokenizer, config.output, config.gguf_type or "f16")
+    whole = merged(load_actor(model, adapter))
+    has_tokenizer = (adapter / "tokenizer.json").is_file()
+    tokenizer = load_tokenizer(str(adapter) if has_tokenizer else base)
+    if is_gguf:
+        write_gguf(whole, tokenizer, output, gguf_type or "f16")
     else:
-        _write_folder(whole, tokenizer, config.output)
+        _write_folder(whole, tokenizer, output)
     return base
 
 

@@ -8,28 +8,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from pprint import pformat
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
+from pydantic import AfterValidator, Field
 
-from bough.chat.template import ChatTemplate, Spoken, load_template, with_hint
-from bough.config.evaluation import BASELINES
-from bough.config.publish import CardConfig
-from bough.config.run_folder import RunDir
-from bough.data.base import Sample
-from bough.data.reader import Reader
+from bough.config.groups import ReportConfig
 from bough.errors import InputError
-from bough.evaluation.comparison import compare
-from bough.evaluation.contest import folder_name
-from bough.evaluation.results import FILE_NAME as RESULTS
-from bough.evaluation.results import ModelResult, Results
-from bough.evaluation.success import Measure, SuccessReport, report
-from bough.experiments.recipe import FILE_NAME, KINDS, Recipe, plan, read_recipe
-from bough.experiments.record import StageRecord
-from bough.files import cache_folder, nearby, write_atomically
+from bough.files import cache_folder, write_atomically
 from bough.ledger import plural
-from bough.models.resolve import BUILT_IN
+from bough.report.evaluated import Measured, Subject, ending, find_subject, gate_notes, measured, section, shortened
 from bough.report.lineage import (
     BaseModel,
     Data,
@@ -38,15 +26,72 @@ from bough.report.lineage import (
     base_model,
     code,
     fenced,
-    lineage,
     pedigrees,
     plain,
     read_json,
     table,
 )
+from bough.report.usage import usage
 from bough.terminal.console import printable
-from bough.terminal.tables import sentence
-from bough.types import Group, Trajectory
+
+HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+LANGUAGE = re.compile(r"[a-z]{2,3}")
+
+
+LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
+
+
+def _hub_id(value: str) -> str:
+    if not HUB_ID.fullmatch(value) or len(value) > 96 or "--" in value or ".." in value:
+        raise ValueError("a name on the Hub is written org/name")
+    return value
+
+
+def _language(value: str) -> str:
+    if not LANGUAGE.fullmatch(value):
+        raise ValueError("a language is an ISO 639 code such as en")
+    return value
+
+
+def _license(value: str) -> str:
+    if not LICENSE.fullmatch(value):
+        raise ValueError("a license is one of the Hub's identifiers, such as apache-2.0, mit or other")
+    return value
+
+
+HubId = Annotated[str, AfterValidator(_hub_id)]
+
+
+RUN = "the run folder of a recipe or of one training stage"
+
+
+class CardConfig(ReportConfig):
+    """Writes the model card (README.md) of a trained model, from the files of its run alone."""
+
+    run: Path = Field(description=RUN, json_schema_extra={"positional": True})
+    repo: HubId | None = Field(None, description="the adapter's name on the Hub, org/name, for the usage example")
+    name: str | None = Field(
+        None, min_length=1, description="title of the card (default: the name of the repo or the run)"
+    )
+    base_model: HubId | None = Field(
+        None, description="the base model's name on the Hub, if the run only has it as a local folder"
+    )
+    license: Annotated[str, AfterValidator(_license)] | None = Field(
+        None, description="license of the adapter, as a Hub identifier: apache-2.0, mit, other"
+    )
+    datasets: list[HubId] = Field([], description="datasets on the Hub that the training data came from")
+    language: list[Annotated[str, AfterValidator(_language)]] = Field(
+        [], description="languages as ISO 639 codes: en, de"
+    )
+    evaluations: list[Path] = Field([], description="more results of `bough eval --environment` to report")
+    output: Path | None = Field(
+        None,
+        description="the file to write (default: README.md in the folder of the weights)",
+        json_schema_extra={"short": "-o"},
+    )
+    overwrite: bool = Field(False, description="replace an existing card")
 
 
 @dataclass(frozen=True)
@@ -157,302 +202,8 @@ def _missing(base: BaseModel, found: Sequence[Measured], config: CardConfig) -> 
         yield "no evaluation of these weights was found; name results of `bough eval --environment` with --evaluations"
 
 
-# The subject of a card: the weights in a folder, their lineage and their evaluations.
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Results and the folder with their episodes. `note` is a gate's verdict."""
-
-    folder: Path
-    results: Results
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Subject:
-    """Weights and what is known about them. `run` is the folder that contains everything."""
-
-    name: str
-    about: str
-    run: Path
-    weights: Path
-    lineage: Lineage
-    evaluations: tuple[Evaluation, ...]
-
-    @property
-    def is_adapter(self) -> bool:
-        return (self.weights / "adapter_config.json").is_file()
-
-
-def find_subject(folder: Path, more: list[Path]) -> Subject:
-    """The weights of `folder`: a recipe's run, a training stage, or a folder of weights. `more` are evaluations."""
-    if not folder.is_dir():
-        raise InputError(f"{folder}: there is no such folder")
-    further = [Evaluation(path if path.is_dir() else path.parent, Results.read(path)) for path in more]
-    if (folder / FILE_NAME).is_file():
-        recipe = read_recipe(folder)
-        return _subject(_accepted(folder, recipe), recipe.name, folder, recipe, further)
-    above = folder.resolve().parent
-    stage = above if _is_weights(folder) and RunDir(above).config.is_file() else folder
-    if not RunDir(stage).config.is_file():
-        raise InputError(
-            f"{folder}: it has neither a recipe.yaml nor a config.yaml; "
-            "name the folder of a `bough run`, or of a `bough sft`, `dpo` or `grpo`"
-        )
-    above = stage.resolve().parent
-    if (above / FILE_NAME).is_file():
-        recipe = read_recipe(above)
-        return _subject(stage, f"{recipe.name} {stage.resolve().name}", above, recipe, further)
-    return _subject(stage, stage.resolve().name, stage, None, further)
-
-
-def _subject(stage: Path, name: str, run: Path, recipe: Recipe | None, further: list[Evaluation]) -> Subject:
-    weights = RunDir(stage).final
-    found = lineage(stage)
-    if not _is_weights(weights):
-        raise InputError(f"{weights}: it has no weights; has the stage finished?")
-    evaluations = [*_evaluations(run, recipe), *further] if recipe is not None else further
-    return Subject(name, recipe.about if recipe is not None else "", run, weights, found, tuple(evaluations))
-
-
-def _accepted(folder: Path, recipe: Recipe) -> Path:
-    """The stage whose weights the run ends with: the newest that no gate rejected."""
-    model: Path | None = None
-    for stage in plan(recipe):
-        here = folder / stage.folder
-        record, kind = StageRecord.read(here), KINDS.get(stage.verb)
-        if kind is None or record is None or not record.finished:
-            continue
-        if kind.writes == "model":
-            model = here
-        elif record.goes_on_with is not None:
-            # A path from a file must not lead out of the run: the card is written there, and the weights are uploaded.
-            inside = (folder / record.goes_on_with).resolve()
-            ours = inside.is_dir() and inside.is_relative_to(folder.resolve())
-            model = folder / inside.parent.relative_to(folder.resolve()) if ours else None
-    if model is None:
-        raise InputError(f"{folder}: no training stage of this run has finished, or the gates rejected all of them")
-    return model
-
-
-def _evaluations(folder: Path, recipe: Recipe) -> list[Evaluation]:
-    found = []
-    for stage in plan(recipe):
-        record = StageRecord.read(folder / stage.folder)
-        # `bough eval --eval-file` writes results of another kind.
-        if record is not None and record.finished and _has_episodes(folder / stage.folder / RESULTS):
-            found.append(Evaluation(folder / stage.folder, Results.read(folder / stage.folder), record.note))
-    return found
-
-
-def _has_episodes(file: Path) -> bool:
-    return str(read_json(file, {}).get("bough", "")).startswith("evaluation/")
-
-
-def _is_weights(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in ("adapter_config.json", "config.json"))
-
-
-# The evaluation section of a card: models that were evaluated on the same tasks, side by side.
-
-THIS = "this adapter"
-DECODING = ("engine", "temperature", "max_new_tokens", "max_turns")
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One environment, one set of tasks, and every model evaluated on them. `own` is this card's model."""
-
-    settings: Results
-    models: list[ModelResult]
-    own: str | None
-    sequential: bool
-
-    @property
-    def reports(self) -> dict[str, SuccessReport]:
-        level, early = self.settings.level, self.sequential
-        return {
-            model.name: report(model.outcomes, lost=model.lost, level=level, sequential=early) for model in self.models
-        }
-
-
-def measured(subject: Subject, base: BaseModel) -> list[Measured]:
-    """The evaluations, grouped by tasks, with models named by their stage."""
-    together: dict[str, list[Evaluation]] = {}
-    for evaluation in subject.evaluations:
-        results = evaluation.results
-        key = json.dumps([results.environment, results.options, results.split, results.seed, results.level])
-        together.setdefault(key, []).append(evaluation)
-    return [_together(evaluations, subject, base) for evaluations in together.values()]
-
-
-def model_of(model: ModelResult, evaluation: Evaluation) -> Path | None:
-    """The folder of weights that an evaluation calls by this model's name, if it is one."""
-    written = model.settings.get("adapter") or model.name
-    if written in (*BASELINES, *BUILT_IN):
-        return None
-    return nearby(str(written).partition("@")[0], evaluation.folder)  # without the digest of a folder elsewhere
-
-
-def gate_notes(subject: Subject, base: BaseModel) -> list[str]:
-    """The verdicts of the run's gates, with this card's names for the models."""
-    names = {
-        model.name: _name(model, evaluation, subject, base)
-        for evaluation in subject.evaluations
-        for model in evaluation.results.models
-    }
-    notes = [evaluation.note for evaluation in subject.evaluations if evaluation.note]
-    if not names:
-        return notes
-    known = re.compile("|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)))
-    return [known.sub(lambda match: names[match[0]], note) for note in notes]
-
-
-def _together(evaluations: list[Evaluation], subject: Subject, base: BaseModel) -> Measured:
-    models: dict[str, ModelResult] = {}
-    own = None
-    for evaluation in evaluations:
-        for model in evaluation.results.models:
-            name = _name(model, evaluation, subject, base)
-            known = models.get(name)
-            if known is not None and known.outcomes == model.outcomes:
-                continue  # the same episodes are in two evaluations
-            shown = name if known is None else f"{name} ({evaluation.folder.name})"
-            models[shown] = model.model_copy(update={"name": shown})
-            own = shown if name == THIS else own
-    early = any(evaluation.results.stop_width is not None for evaluation in evaluations)
-    return Measured(evaluations[0].results, list(models.values()), own, early)
-
-
-def _name(model: ModelResult, evaluation: Evaluation, subject: Subject, base: BaseModel) -> str:
-    weights = model_of(model, evaluation)
-    if weights is not None:
-        if weights.resolve() == subject.weights.resolve():
-            return THIS if subject.is_adapter else "this model"
-        for stage in subject.lineage.stages:
-            if weights.resolve() == stage.weights.resolve():
-                return f"after {stage.name}"
-        return "/".join(weights.parts[-2:]) if weights.name in ("final", "best") else weights.name
-    return f"{base.shown} (base)" if model.name == subject.lineage.base else model.name
-
-
-def section(found: Sequence[Measured], notes: Sequence[str]) -> Iterator[str]:
-    """The paragraphs of the evaluation."""
-    if not found:
-        yield "This model has not been evaluated in an environment."
-        return
-    for group in found:
-        yield from _group(group)
-    for note in notes:
-        yield f"Gate of the run: {plain(note)}"
-
-
-def _group(group: Measured) -> Iterator[str]:
-    results, reports = group.settings, group.reports
-    yield f"### {plain(shortened(results.environment))}"
-    yield _played(results, group.models)
-    level = f"{results.level:.0%}"
-    headings = ["model", f"success ({level} interval)", "episodes", "reward", "turns", "tokens", "invalid replies"]
-    yield table(headings, [[_marked(name, group.own), *_row(one)] for name, one in reports.items()])
-    methods = dict.fromkeys(one.success.interval.method for one in reports.values() if one.success.interval)
-    yield (
-        f"Intervals: {plain('; '.join(methods))}. Episodes of unknown outcome are left out and counted; "
-        "lost ones could have ended either way, and intervals allow for both."
-    )
-    yield from _compared(group)
-    types = sorted({kind for one in reports.values() for kind in one.types})
-    if len(types) > 1:
-        rows = [[code(kind), *(_rate(one.types.get(kind)) for one in reports.values())] for kind in types]
-        yield table(["success by type of task", *map(plain, reports)], rows)
-    ends = sorted({end for one in reports.values() for end in one.failures})
-    if ends:
-        rows = [
-            [ending(end, failed=True), *(str(one.failures.get(end, 0)) for one in reports.values())] for end in ends
-        ]
-        yield table(["how failures ended", *map(plain, reports)], rows)
-    mistakes = sorted({reason for one in reports.values() for reason, rate in one.mistakes.items() if rate.mean})
-    if mistakes:
-        rows = [[code(reason), *(_rate(one.mistakes.get(reason)) for one in reports.values())] for reason in mistakes]
-        yield table(["episodes with a mistake", *map(plain, reports)], rows)
-
-
-def _played(results: Results, models: Sequence[ModelResult]) -> str:
-    said = [f"split {code(results.split)}" if results.split else "tasks from a file", f"seed {results.seed}"]
-    if results.attempts > 1:
-        said.append(f"{results.attempts} attempts at each task")
-    if results.options:
-        said.append(f"options {code(json.dumps({key: shortened(value) for key, value in results.options.items()}))}")
-    for key in DECODING:
-        values = {json.dumps(model.settings.get(key)) for model in models if model.settings.get(key) is not None}
-        if len(values) == 1:
-            said.append(f"{key.replace('_', ' ')} {plain(json.loads(values.pop()))}")
-    return f"All models were evaluated on the same tasks with the same seeds: {', '.join(said)}."
-
-
-def _compared(group: Measured) -> Iterator[str]:
-    if len(group.models) < 2:
-        return
-    try:
-        found = compare(group.models, level=group.settings.level, sequential=group.sequential)
-    except InputError as error:
-        yield f"The models cannot be compared with each other: {plain(error)}"
-        return
-    yield "\n".join(f"- {plain(sentence(one.to_json()))}" for one in found)
-
-
-def _row(found: SuccessReport) -> list[str]:
-    missing = [f"{count} {what}" for what, count in (("unknown", found.unknown), ("lost", found.lost)) if count]
-    invalid = "–" if found.invalid_rate is None else f"{found.invalid_rate:.1%}"
-    means = [_number(one.mean) for one in (found.reward, found.turns, found.completion_tokens)]
-    return [_rate(found.success), ", ".join([str(found.episodes), *missing]), *means, invalid]
-
-
-def _marked(name: str, own: str | None) -> str:
-    return f"**{plain(name)}**" if name == own else plain(name)
-
-
-def _rate(measure: Measure | None) -> str:
-    if measure is None or measure.mean is None:
-        return "–"
-    interval = measure.interval
-    where = f" ({100 * interval.low:.1f}–{100 * interval.high:.1f})" if interval else ""
-    return f"{100 * measure.mean:.1f}%{where}"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def ending(stop: str, *, failed: bool = False) -> str:
-    """How episodes ended. "done" in a record only means that the environment ended them, solved or not."""
-    if stop == "done":
-        return "ended unsolved" if failed else "ended by the environment"
-    return code(stop)
-
-
-def shortened(value: Any) -> Any:
-    """An environment or an option that is a path, by its last part."""
-    return Path(value).name if isinstance(value, str) and "/" in value else value
-
-
 # The training sections of a card: the aim, the data and the settings of each stage.
 
-METHODS = {
-    "sft": "Supervised fine-tuning",
-    "dpo": "Direct preference optimisation",
-    "grpo": "Group-relative policy optimisation",
-    "evolve": "Evolution of a population of adapters",
-}
-AIMS = {
-    "sft": "The model learns to reply as in the demonstrations; only replies are trained, never observations.",
-    "dpo": "Given the same history, the chosen reply becomes more likely than the rejected one, relative to the "
-    "model that the stage started from.",
-    "grpo": "Several attempts at each task are compared; those with a reward above the group's mean become "
-    "more likely.",
-    "evolve": "Several adapters are trained with different settings; the fittest on held-out data have children with "
-    "changed settings, and the fittest of the last generation is this model.",
-}
 REASONS = {
     "loop": "repeats an earlier action with the same result, without progress",
     "loop_prev_action": "repeats the previous action without progress",
@@ -487,7 +238,7 @@ def objective(about: str, lineage: Lineage) -> Iterator[str]:
     if about:
         yield plain(about)
     for stage in lineage.stages:
-        yield f"**{METHODS[stage.verb]}** ({plain(stage.name)}). {AIMS[stage.verb]}"
+        yield f"**{stage.method}** ({plain(stage.name)}). {stage.aim}"
 
 
 def pipeline(base: BaseModel, lineage: Lineage) -> str:
@@ -498,7 +249,7 @@ def pipeline(base: BaseModel, lineage: Lineage) -> str:
     for number, stage in enumerate(lineage.stages, 1):
         last = stage is lineage.last
         bar = " " if last else "│"
-        lines += ["│", f"{'└' if last else '├'}── {number}. {stage.name}: {METHODS[stage.verb]}"]
+        lines += ["│", f"{'└' if last else '├'}── {number}. {stage.name}: {stage.method}"]
         lines[-1] += " (this model)" if last else ""
         lines += [f"{bar}      {fact}" for fact in _facts(stage)]
     return "\n".join(lines)
@@ -597,172 +348,6 @@ def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return plain(f"{value:g}" if isinstance(value, float) else shortened(value))
-
-
-# The usage section: runnable code with a prompt from a recorded episode.
-
-MOST_CHARACTERS = 6000
-MOST_OF_AN_EPISODE = 2400
-IMPORTS = "from transformers import AutoModelForCausalLM, AutoTokenizer\n"
-ADAPTER = """\
-from peft import PeftModel
-{imports}
-base = {base}
-adapter = {place}
-
-tokenizer = AutoTokenizer.from_pretrained(adapter)
-model = AutoModelForCausalLM.from_pretrained(base, dtype="auto", device_map="auto")
-model = PeftModel.from_pretrained(model, adapter)
-"""
-WHOLE = """\
-{imports}
-name = {place}
-
-tokenizer = AutoTokenizer.from_pretrained(name)
-model = AutoModelForCausalLM.from_pretrained(name, dtype="auto", device_map="auto")
-"""
-ANSWER = """
-prompt = tokenizer.apply_chat_template(
-    messages,{tools} add_generation_prompt=True, return_tensors="pt", return_dict=True
-).to(model.device)
-reply = model.generate(
-    **prompt,
-    {sampling},
-    eos_token_id=tokenizer.convert_tokens_to_ids({end}),
-    pad_token_id={pad},
-)
-print(tokenizer.decode(reply[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True))
-"""
-
-
-def usage(subject: Subject, base: BaseModel, repo: str | None) -> Iterator[str]:
-    """The paragraphs: transformers and peft first, then other ways to serve the model."""
-    yield fenced(program(subject, base, repo), "python")
-    place = repo or "path/to/this/folder"
-    if subject.is_adapter and base.hub_id:
-        rank = subject.lineage.last.settings.get("lora_r", 16)
-        yield "With vLLM, or merged into the base model for other engines:"
-        yield fenced(
-            f"vllm serve {base.hub_id} --enable-lora --max-lora-rank {_rank(rank)} --lora-modules agent={place}\n"
-            f"bough merge path/to/this/folder -o merged",
-            "sh",
-        )
-    episode = example(subject)
-    if episode is not None and episode.success:
-        yield "An episode that it solved:"
-        yield fenced(transcript(episode))
-
-
-def program(subject: Subject, base: BaseModel, repo: str | None) -> str:
-    """The code block."""
-    template = load_template(str(subject.weights))
-    place = json.dumps(repo) if repo else '"."  # the folder of this file'
-    name = json.dumps(base.hub_id) if base.hub_id else f'"path/to/base"  # {base.name}'
-    head = (ADAPTER if subject.is_adapter else WHOLE).format(imports=IMPORTS, base=name, place=place)
-    messages, tools = _conversation(subject, template)
-    pad = template.tokenizer.pad_token_id
-    answer = ANSWER.format(
-        tools=" tools=tools," if tools else "",
-        sampling=_sampling(subject).replace(", ", ",\n    "),
-        end=json.dumps(template.end_of_turn),
-        pad=json.dumps(template.end_of_turn_id if pad is None else pad),
-    )
-    shown = [f"messages = [\n{''.join(map(_message, messages))}]\n"]
-    if tools:
-        shown.append(f"tools = {pformat(tools, width=110, sort_dicts=False)}\n")
-    return f"{head}\n{''.join(shown)}{answer}".rstrip()
-
-
-def example(subject: Subject) -> Trajectory | None:
-    """An episode that this model played, the first that it solved if there is one."""
-    first: Trajectory | None = None
-    for file in (file for evaluation in subject.evaluations for file in _own_episodes(evaluation, subject)):
-        for record in _records(file):
-            if isinstance(record, Trajectory):
-                if record.success:
-                    return record
-                first = first or record
-    return first
-
-
-def transcript(episode: Trajectory) -> str:
-    """The messages after the system prompt, cut to a limit."""
-    said = [message for message in episode.messages if message.role != "system"]
-    text = "\n".join(f"{'>>' if message.role == 'assistant' else '  '} {message.content}" for message in said)
-    return text if len(text) <= MOST_OF_AN_EPISODE else f"{text[:MOST_OF_AN_EPISODE]} …"
-
-
-def _conversation(subject: Subject, template: ChatTemplate) -> tuple[list[Spoken], list[dict[str, Any]] | None]:
-    """The first messages of an episode that the model played, or of one that it was trained on."""
-    episode: Sample | None = example(subject)
-    files = (file for stage in reversed(subject.lineage.stages) for file in _files(stage.data))
-    episode = episode or next((record for file in files for record in _records(file)), None)
-    if isinstance(episode, Group):
-        episode = episode.attempts[0]
-    if episode is not None:
-        messages, tools = template.speak(with_hint(episode.start), list(episode.tools))
-        if len(json.dumps([messages, tools])) <= MOST_CHARACTERS:
-            return messages, tools
-    return [{"role": "user", "content": "An observation of the environment."}], None
-
-
-def _sampling(subject: Subject) -> str:
-    for evaluation in subject.evaluations:
-        for model in evaluation.results.models:
-            settings = model.settings
-            if _is_own(model, evaluation, subject) and "max_new_tokens" in settings:
-                tokens, temperature = settings["max_new_tokens"], settings.get("temperature")
-                how = f"do_sample=True, temperature={temperature}" if temperature else "do_sample=False"
-                return f"max_new_tokens={tokens}, {how}"
-    return "max_new_tokens=256, do_sample=False"
-
-
-def _own_episodes(evaluation: Evaluation, subject: Subject) -> Iterator[Path]:
-    for model in evaluation.results.models:
-        file = evaluation.folder / "models" / folder_name(model.name) / "trajectories.jsonl"
-        if _is_own(model, evaluation, subject) and file.is_file():
-            yield file
-
-
-def _is_own(model: ModelResult, evaluation: Evaluation, subject: Subject) -> bool:
-    weights = model_of(model, evaluation)
-    return weights is not None and weights.resolve() == subject.weights.resolve()
-
-
-def _files(data: Data | None) -> Iterator[Path]:
-    if data is not None and data.path is not None:
-        inside = data.path / "trajectories.jsonl"
-        yield inside if inside.is_file() else data.path
-        for source in data.sources:
-            yield from _files(source)
-
-
-def _records(file: Path) -> Iterator[Sample]:
-    try:
-        yield from Reader(file, on_error="skip")
-    except InputError:  # a card can do without an example
-        return
-
-
-def _message(message: dict[str, Any]) -> str:
-    lines = str(message["content"]).splitlines(keepends=True) or [""]
-    more = {key: value for key, value in message.items() if key not in ("role", "content")}
-    head = f'"role": {json.dumps(message["role"])},' + "".join(f' "{key}": {value!r},' for key, value in more.items())
-    if len(lines) == 1:
-        return f'    {{{head} "content": {_literal(lines[0])}}},\n'
-    content = "".join(f"            {_literal(line)}\n" for line in lines)
-    return f'    {{\n        {head}\n        "content": (\n{content}        ),\n    }},\n'
-
-
-def _literal(text: str) -> str:
-    """A Python string literal, in double quotes unless that needs a backslash."""
-    found = repr(text)
-    return f'"{found[1:-1]}"' if found[0] == "'" and '"' not in found else found
-
-
-def _rank(rank: Any) -> int:
-    """vLLM accepts certain ranks only."""
-    return next((size for size in (8, 16, 32, 64, 128, 256, 320) if isinstance(rank, int) and rank <= size), 512)
 
 
 # The YAML at the top of a card, with the keys that the Hub defines.

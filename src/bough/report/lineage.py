@@ -7,6 +7,7 @@ in the folders of earlier stages.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,38 +16,23 @@ from pathlib import Path
 from typing import Any
 
 from bough import files as disk
-from bough.config.base import Config
-from bough.config.groups import CollectConfig
-from bough.config.parts import flattened, leaves
-from bough.config.run_folder import RunDir
-from bough.config.yaml_file import YamlFile
+from bough.commands.table import command, stages
+from bough.config.parts import leaves
+from bough.config.run_folder import MetricsFile, RunDir
 from bough.curation.source import ledger_path
 from bough.data.reader import Reader
 from bough.data.writer import ENDINGS
 from bough.errors import InputError
-from bough.experiments.evolve_settings import EvolveConfig
 from bough.experiments.lineage import FILE_NAME, Member, Pedigree, read_pedigree
+from bough.experiments.recipe import read_settings
 from bough.files import nearby
 from bough.ledger import is_finite, plural
-from bough.methods.distill import DistillConfig
-from bough.methods.dpo import DPOConfig
-from bough.methods.grpo import GRPOConfig
-from bough.methods.sft import SFTConfig
 from bough.models.gguf_read import gguf_source
 from bough.models.resolve import BUILT_IN, HUB_ID
 from bough.terminal.console import printable
 from bough.terminal.tables import fitness_text, mutation_text, short
-from bough.training.loop import MetricsFile
 from bough.types import Pair
 
-# A setting that only one command has, to recognise its stages by.
-VERBS: dict[str, tuple[str, type[Config]]] = {
-    "sft": ("step_weighted_loss", SFTConfig),
-    "dpo": ("loss_type", DPOConfig),
-    "grpo": ("clip_low", GRPOConfig),
-    "distill": ("teacher", DistillConfig),
-    "evolve": ("population", EvolveConfig),
-}
 HUB_DATA = "hf:"
 # A larger file is not read again only to count its rows.
 MOST_BYTES = 64 << 20
@@ -102,9 +88,26 @@ class Stage:
         return RunDir(self.folder).final
 
     @property
+    def method(self) -> str:
+        """What the stage does, in a few words: what the description of its settings begins with."""
+        return self._described[0]
+
+    @property
+    def aim(self) -> str:
+        """The same in a sentence."""
+        text = self._described[1]
+        return text[:1].upper() + text[1:]
+
+    @property
+    def _described(self) -> tuple[str, str]:
+        paragraph = (inspect.getdoc(command(self.verb).config) or self.verb).split("\n\n")[0]
+        method, _, aim = paragraph.replace("\n", " ").partition(": ")
+        return method, aim
+
+    @property
     def defaults(self) -> dict[str, Any]:
         """The default settings."""
-        return {name: leaf.default for name, leaf in leaves(VERBS[self.verb][1]).items()}
+        return {name: leaf.default for name, leaf in leaves(command(self.verb).config).items()}
 
 
 @dataclass(frozen=True)
@@ -142,11 +145,12 @@ def lineage(folder: Path) -> Lineage:
 def read_stage(folder: Path) -> Stage:
     """The files of one training stage."""
     run = RunDir(folder)
-    settings = read_yaml(run.config)
-    verb = next((verb for verb, (key, _) in VERBS.items() if key in settings), None)
-    if verb is None:
-        raise InputError(f"{run.config}: these are not the settings of a training stage ({', '.join(VERBS)})")
-    settings = flattened(VERBS[verb][1], settings)
+    if not run.config.exists():
+        raise InputError(f"{run.config}: no such file; is this the folder of a run?")
+    verb, settings = read_settings(run.config)
+    training = [name for name, stage in stages().items() if stage.writes == "model"]
+    if verb not in training:
+        raise InputError(f"{run.config}: these are not the settings of a training stage ({', '.join(training)})")
     ledgers = read_json(run.ledger, [])
     train_file, mixture = settings.get("train_file"), settings.get("mixture")
     files = [read_data(str(one), folder) for one in mixture.values()] if isinstance(mixture, dict) and mixture else []
@@ -176,22 +180,13 @@ def read_data(written: str, folder: Path, depth: int = 0) -> Data:
         return Data(
             name,
             path,
-            settings=flattened(CollectConfig, read_yaml(path / "config.yaml"))
-            if (path / "config.yaml").is_file()
-            else {},
+            settings=read_settings(path / "config.yaml")[1] if (path / "config.yaml").is_file() else {},
             played=read_json(path / "report.json", {}),
         )
     made = read_json(ledger_path(path), {}) if path.name.endswith(ENDINGS) else {}
     sources = made.get("sources")
     found = [read_data(str(one), path.parent, depth + 1) for one in sources] if isinstance(sources, list) else []
     return Data(name, path, made=made, sources=tuple(found))
-
-
-def read_yaml(file: Path) -> dict[str, Any]:
-    """A settings file."""
-    if not file.exists():
-        raise InputError(f"{file}: no such file; is this the folder of a run?")
-    return YamlFile.read(file).values
 
 
 def read_json(file: Path, otherwise: Any) -> Any:
@@ -297,9 +292,6 @@ def _longest_run(text: str) -> int:
 
 # The pedigree of a winner: its ancestors with their mutations and fitness, and how good it is on untouched data.
 
-# Crossovers double the ancestors with each generation; then only the first parents are listed.
-MOST = 40
-
 
 def pedigrees(lineage: Lineage) -> Iterator[str]:
     """The paragraphs about every stage that evolved a population; nothing if there is none."""
@@ -328,10 +320,7 @@ def _section(stage: Stage, found: Pedigree) -> Iterator[str]:
         f"from {'these members' if len(ancestors) > 1 else 'no other member'}; an ancestor's "
         f"{metric} is that of the generation in which it was selected:"
     )
-    if len(ancestors) > MOST:
-        ancestors = _first_parents(ancestors, str(name))
-        yield "Only the first parent of each crossover is followed."
-    headings = ["member", "born in generation", "parents", "mutation", f"{metric} (95% interval)", "settings"]
+    headings = ["member", "born in generation", "parent", "mutation", f"{metric} (95% interval)", "settings"]
     yield table(headings, [_row(member) for member in ancestors])
     yield from _measured_again(stage.report, metric)
 
@@ -340,21 +329,13 @@ def _founders(found: Pedigree) -> int:
     return sum(member.generation == 0 for member in found.members)
 
 
-def _first_parents(ancestors: Sequence[Member], name: str) -> list[Member]:
-    by_name = {member.name: member for member in ancestors}
-    line = [by_name[name]]
-    while (parent := line[0].parent) in by_name and parent is not None and by_name[parent] not in line:
-        line.insert(0, by_name[parent])
-    return line
-
-
 def _row(member: Member) -> list[str]:
     mutation = mutation_text(member.mutation.model_dump() if member.mutation else None)
     settings = {**member.settings, "lora_r": member.rank}
     return [
         code(member.name),
         str(member.born),
-        ", ".join(map(code, member.parents)) or "–",
+        code(member.parent) if member.parent else "–",
         plain(mutation) or "–",
         plain(fitness_text(member.model_dump())),
         ", ".join(code(f"{key}={short(value)}") for key, value in settings.items()),

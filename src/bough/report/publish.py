@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bough.errors import BoughError, InputError
 from bough.files import MAX_JSON, read_small
-from bough.report.card import Subject
+from bough.report.evaluated import Subject
 from bough.report.lineage import base_model, read_json
 
 # No checkpoints, no pickles, no hidden files.

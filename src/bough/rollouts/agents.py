@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -52,13 +53,6 @@ class ModelAgent:
         await self.engine.close()
 
 
-def model_engine(agent: Any) -> Engine | None:
-    """The engine of an agent that is a model, or that stands in for one; None for other agents."""
-    while not isinstance(agent, ModelAgent) and hasattr(agent, "agent"):
-        agent = agent.agent
-    return agent.engine if isinstance(agent, ModelAgent) else None
-
-
 async def make_agent(config: AgentConfig, sampling: SamplingConfig) -> Agent:
     """The agent that the settings name."""
     if config.model == ExpertAgent.name:
@@ -77,7 +71,13 @@ class ExpertAgent:
         environment_class = environment.environment_class
         if environment_class.expert is Environment.expert:
             raise InputError(f"{environment_class.name} has no expert; give a model (--model)")
-        return _ExpertChat(environment)
+
+        async def reply() -> str:
+            if (advice := await environment.expert()) is None:
+                raise NoAdviceError(f"the expert has no advice for task {environment.task.id}")
+            return advice
+
+        return _Script(reply)
 
     async def close(self) -> None:
         return
@@ -89,40 +89,30 @@ class RandomAgent:
     name = "random"
 
     def enter(self, environment: Isolated, *, episode: str, seed: int) -> Chat:
-        return _RandomChat(environment, random.Random(f"{seed} {episode}"))  # noqa: S311  no secret
+        rng = random.Random(f"{seed} {episode}")  # noqa: S311  no secret
+
+        async def reply() -> str:
+            if not (choices := await environment.choices()):
+                raise InputError(
+                    f"{environment.environment_class.name} does not list its possible actions (choices), which the "
+                    "random agent needs"
+                )
+            return await environment.say(rng.choice(sorted(choices)))
+
+        return _Script(reply)
 
     async def close(self) -> None:
         return
 
 
-@dataclass
-class _ExpertChat:
-    environment: Isolated
+@dataclass(frozen=True)
+class _Script:
+    """A chat without a model."""
+
+    reply: Callable[[], Awaitable[str]]
 
     async def answer(self, messages: list[Message], tools: list[dict[str, Any]]) -> Answer:  # noqa: ARG002
-        reply = await self.environment.expert()
-        if reply is None:
-            raise NoAdviceError(f"the expert has no advice for task {self.environment.task.id}")
-        return Answer(Message(role="assistant", content=reply), None, "stop")
-
-    def close(self) -> None:
-        return
-
-
-@dataclass
-class _RandomChat:
-    environment: Isolated
-    rng: random.Random
-
-    async def answer(self, messages: list[Message], tools: list[dict[str, Any]]) -> Answer:  # noqa: ARG002
-        choices = await self.environment.choices()
-        if not choices:
-            raise InputError(
-                f"{self.environment.environment_class.name} does not list its possible actions (choices), which the "
-                "random agent needs"
-            )
-        action = self.rng.choice(sorted(choices))
-        return Answer(Message(role="assistant", content=await self.environment.say(action)), None, "stop")
+        return Answer(Message(role="assistant", content=await self.reply()), None, "stop")
 
     def close(self) -> None:
         return

@@ -232,15 +232,6 @@ def lost_lines(lost: Mapping[str, str]) -> Iterator[str]:
         yield f"lost {', '.join([*sorted(episodes)[:MAX_NAMED], *more])}: {why}"
 
 
-# A folder of played episodes: what was asked for, every trajectory, and how it went.
-#     OUTPUT/config.yaml            the settings     OUTPUT/trajectories.jsonl     one episode per line, as it
-# happened     OUTPUT/images/ID/TURN.png     screenshots, if they were requested     OUTPUT/report.json            the
-# numbers     OUTPUT/weights.json           names, sizes and times of the model's files     OUTPUT/rescored.json
-# the trainer's log-probabilities of some replies: {episode: {turn: [one per token]}}
-# An episode is written completely or not at all. A collection that was killed resumes with the missing episodes, if
-# settings, weights and tasks are the same. One that failed before its first episode leaves nothing. No file has
-# absolute paths: those in the settings are written relative to OUTPUT.
-
 SETTINGS, TRAJECTORIES, IMAGES = "config.yaml", "trajectories.jsonl", "images"
 REPORT, RESCORED, WEIGHTS = "report.json", "rescored.json", "weights.json"
 # Settings that change how many episodes are played, or how fast, but not their content.
@@ -253,7 +244,18 @@ MAX_NAMED_TASKS = 10
 
 
 class Collection:
-    """The folder, open for more episodes. `finished` maps the id of each recorded episode to its task's digest."""
+    """A folder of played episodes, open for more. `finished` maps the id of each episode to its task's digest.
+
+        config.yaml            the settings; no file has absolute paths, theirs are relative to the folder
+        trajectories.jsonl     one episode per line, as it happened
+        images/ID/TURN.png     screenshots, if they were requested
+        report.json            the numbers
+        weights.json           names, sizes and times of the model's files
+        rescored.json          the trainer's log-probabilities of some replies, by episode and turn
+
+    An episode is written completely or not at all. A collection that was killed resumes with the missing episodes,
+    if settings, weights and tasks are the same. One that failed before its first episode leaves nothing.
+    """
 
     def __init__(self, config: CollectConfig) -> None:
         self.path = config.output.absolute()  # an environment may change the working directory
@@ -384,7 +386,7 @@ class Collection:
 
     def _shown(self, config: CollectConfig) -> dict[str, Any]:
         """The settings without absolute paths."""
-        values: dict[str, Any] = without_absolute(config.model_dump(mode="json"), self.path)
+        values: dict[str, Any] = without_absolute(config.recorded(), self.path)
         return values
 
     def _clear(self) -> None:

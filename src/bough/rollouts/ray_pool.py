@@ -32,24 +32,6 @@ POLL_S = 0.1
 START_S = 60.0
 
 
-class Loading:
-    """Says now and then that workers are loading while none is ready: a large model takes minutes."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._since, self._note_s = time.monotonic(), FIRST_NOTE_S
-
-    def note(self, count: int) -> None:
-        """`count` workers are loading and none is ready; 0 if there is nothing to wait for."""
-        if not count:
-            self._since, self._note_s = time.monotonic(), FIRST_NOTE_S
-            return
-        waited_s = time.monotonic() - self._since
-        if waited_s >= self._note_s:
-            self._say(f"{plural(count, 'worker is', 'workers are')} loading; none is ready after {waited_s:.0f} s")
-            self._note_s = waited_s + NOTE_S
-
-
 class WorkerPool:
     """As many workers as the plan says, as far as the cluster has room for them.
 
@@ -78,7 +60,7 @@ class WorkerPool:
     @classmethod
     def on_ray(
         cls,
-        made: type[Startable],
+        made: type[Any],
         given: Sequence[Any],
         plan: Plan,
         *,
@@ -158,7 +140,9 @@ class WorkerPool:
                     await worker.lost.wait()
                     continue
             except WorkerLostError as error:
-                self._note_failed_start(error)
+                self._failed_starts += 1
+                if self._failed_starts >= MAX_FAILED_STARTS + self._plan.workers and not self.dispatcher.workers:
+                    self.dispatcher.fail(StartsFailedError(self._failed_starts, error))
             finally:
                 self._launched.pop(remote, None)
                 remote.kill()
@@ -167,13 +151,15 @@ class WorkerPool:
 
     async def _begin(self, remote: RemoteWorker) -> ReadyWorker | None:
         """Starts a worker. None if it cannot work where it is."""
-        place = await remote.place()
+        place: Place = await remote.call("place")
         del self._launched[remote]
         self._num_loading += 1
         try:
-            refusal = await remote.start()
+            refusal: str | None = await remote.call("start")
             if refusal is not None:
-                self._leave_out(place, refusal)
+                if place.node not in self._left_out:
+                    self._left_out[place.node] = refusal
+                    self._say(f"{place.host} is left out: {refusal}")
                 return None
             sent = None
             while sent is not self._weights:  # there may be newer ones by the time it has these
@@ -187,16 +173,6 @@ class WorkerPool:
         self.dispatcher.add(worker)
         return worker
 
-    def _leave_out(self, place: Place, why: str) -> None:
-        if place.node not in self._left_out:
-            self._left_out[place.node] = why
-            self._say(f"{place.host} is left out: {why}")
-
-    def _note_failed_start(self, error: WorkerLostError) -> None:
-        self._failed_starts += 1
-        if self._failed_starts >= MAX_FAILED_STARTS + self._plan.workers and not self.dispatcher.workers:
-            self.dispatcher.fail(StartsFailedError(self._failed_starts, error))
-
     def _expects_more(self) -> bool:
         """Whether more workers may be ready soon."""
         if self._num_loading:
@@ -207,20 +183,23 @@ class WorkerPool:
 
     async def _watch(self) -> None:
         """Ends the wait for a cluster that has shrunk to nothing, or on which no node can be used."""
-        empty_since, note_s = time.monotonic(), FIRST_NOTE_S
-        loading = Loading(self._say)
+        state, since, note_s = "", time.monotonic(), FIRST_NOTE_S
         while self.dispatcher.failure is None:
             await asyncio.sleep(min(1.0, self._timeout_s / 4))
-            loading.note(0 if self.dispatcher.workers else self._num_loading)
-            if self.dispatcher.workers or self._num_loading:
-                empty_since, note_s = time.monotonic(), FIRST_NOTE_S
-                continue
-            waited_s = time.monotonic() - empty_since
-            if error := self._hopeless(waited_s):
+            before, state = state, "ready" if self.dispatcher.workers else "loading" if self._num_loading else "empty"
+            if state != before:
+                since, note_s = time.monotonic(), FIRST_NOTE_S
+            waited_s = time.monotonic() - since
+            if state == "empty" and (error := self._hopeless(waited_s)):
                 self.dispatcher.fail(error)
-            elif waited_s >= note_s:
-                self._say(f"the cluster has no worker; waiting for {self._timeout_s - waited_s:.0f} s more")
+            elif state != "ready" and waited_s >= note_s:
                 note_s = waited_s + NOTE_S
+                count = plural(self._num_loading, "worker is", "workers are")
+                self._say(
+                    f"the cluster has no worker; waiting for {self._timeout_s - waited_s:.0f} s more"
+                    if state == "empty"
+                    else f"{count} loading; none is ready after {waited_s:.0f} s"  # a large model takes minutes
+                )
 
     def _hopeless(self, waited_s: float) -> BoughError | None:
         """Why more waiting would not help."""
@@ -388,27 +367,15 @@ class Place(NamedTuple):
     pid: int
 
 
-class Startable(Protocol):
-    """What lives in the process of a worker: an object whose methods the driver calls."""
-
-    def start(self) -> Any:
-        """Gets ready; returns why it cannot work on this node, None if it can. It may be a coroutine."""
-
-    def close(self) -> Any:
-        """Releases what it holds. It may be a coroutine."""
-
-
 class RemoteWorker(Protocol):
-    """A worker in another process. Every call may raise WorkerLostError."""
-
-    async def place(self) -> Place:
-        """Waits until the process runs, which may take until the cluster has room."""
-
-    async def start(self) -> str | None:
-        """The result of the object's `start`."""
+    """An object in another process."""
 
     async def call(self, method: str, *given: Any) -> Any:
-        """The result of a method of the object. Raises what the method raises."""
+        """The result of a method of the object. Raises what the method raises, or WorkerLostError.
+
+        `place` waits until the process runs, which may take until the cluster has room. `start` gets the object
+        ready and returns why it cannot work on this node, None if it can; `close` releases what it holds.
+        """
 
     def kill(self) -> None:
         """Ends the process without waiting; also one that is only out of reach."""
@@ -429,14 +396,6 @@ class RayWorker:
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
-    async def place(self) -> Place:
-        place: Place = await self.call("place")
-        return place
-
-    async def start(self) -> str | None:
-        refusal: str | None = await self.call("start")
-        return refusal
-
     async def call(self, method: str, *given: Any) -> Any:
         return await _answer(getattr(self._actor, method).remote, *given)
 
@@ -447,7 +406,7 @@ class RayWorker:
 
 
 def launcher(
-    made: type[Startable], given: Sequence[Any], plan: Plan, max_calls: int
+    made: type[Any], given: Sequence[Any], plan: Plan, max_calls: int
 ) -> Callable[[frozenset[str]], RayWorker]:
     """Starts workers that hold `made(*given)`, on any node but those whose ids it is given.
 
@@ -481,12 +440,9 @@ def _anywhere_but(nodes: frozenset[str]) -> Any:
 
 async def _answer(call: Callable[..., Any], *given: Any) -> Any:
     """What an actor answers. All errors of Ray mean that it is lost, except those that its own code has raised."""
-    errors = import_ray().exceptions
+    errors, reference = import_ray().exceptions, None
     try:
         reference = call(*given)
-    except (errors.RayError, ConnectionError) as error:
-        raise _lost(error) from error
-    try:
         return await reference
     except asyncio.CancelledError:
         with suppress(errors.RayError, ConnectionError):
@@ -495,12 +451,8 @@ async def _answer(call: Callable[..., Any], *given: Any) -> Any:
     except errors.RayTaskError as error:
         raise error.cause if isinstance(error.cause, Exception) else BoughError(str(error)) from error
     except (errors.RayError, ConnectionError) as error:
-        raise _lost(error) from error
-
-
-def _lost(error: BaseException) -> WorkerLostError:
-    first = next((line.strip() for line in exception_text(error).splitlines() if line.strip()), "")
-    return WorkerLostError(f"{type(error).__name__}: {first}"[:MAX_REASON])
+        first = next((line.strip() for line in exception_text(error).splitlines() if line.strip()), "")
+        raise WorkerLostError(f"{type(error).__name__}: {first}"[:MAX_REASON]) from error
 
 
 # A pool of workers for a driver without an event loop: it starts calls and gathers their results.

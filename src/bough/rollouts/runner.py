@@ -9,11 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
 
-from bough.config.evaluation import EvalConfig
-from bough.config.groups import CollectConfig, LimitsConfig
-from bough.engines.base import Chat
+from bough.config.groups import LimitsConfig, PlayedTasksConfig
 from bough.environments.base import Environment
-from bough.environments.isolated import Isolated
 from bough.environments.tasks import first_tasks, tasks_of
 from bough.files import derived_seed
 from bough.rollouts.agents import Agent
@@ -50,37 +47,16 @@ class LocalRunner:
         return cls(environment_class, lambda _: agent, limits)
 
     async def play(self, attempt: Attempt, *, episode: str | None = None) -> tuple[Trajectory, Images]:
-        agent = self.agent_of(attempt)
         return await play(
             self.environment_class,
             attempt.task,
-            agent if episode is None else _Renamed(agent, episode),
+            self.agent_of(attempt),
             id=attempt.id,
+            episode=episode,
             seed=attempt.seed,
             limits=self.limits,
             replayed=attempt.replayed,
         )
-
-
-@dataclass(frozen=True)
-class _Renamed:
-    """An agent that enters its episode under another name."""
-
-    agent: Agent
-    episode: str
-
-    @property
-    def name(self) -> str:
-        return self.agent.name
-
-    def enter(self, environment: Isolated, *, episode: str, seed: int) -> Chat:  # noqa: ARG002
-        return self.agent.enter(environment, episode=self.episode, seed=seed)
-
-    async def close(self) -> None:
-        await self.agent.close()
-
-
-# What is to be played: an attempt at a task, with its id and its seed.
 
 
 @dataclass(frozen=True)
@@ -97,18 +73,20 @@ class Attempt:
     temperature: float | None = None
 
 
-def wanted_tasks(environment_class: type[Environment], config: CollectConfig | EvalConfig) -> list[Task]:
+def wanted_tasks(
+    environment_class: type[Environment], wanted: PlayedTasksConfig, num_tasks: int, seed: int
+) -> list[Task]:
     """The tasks that the settings ask for. Warns if there are fewer."""
     source = tasks_of(
         environment_class,
-        options=config.environment.options,
-        split=config.environment.split,
-        task_file=config.environment.task_file,
-        seed=config.seed,
+        options=wanted.options,
+        split=wanted.split,
+        task_file=wanted.task_file,
+        seed=seed,
     )
-    tasks = first_tasks(source, config.tasks)
-    if len(tasks) < config.tasks:
-        console.err().print(f"{config.tasks} tasks were requested; there are only {len(tasks)}", style="yellow")
+    tasks = first_tasks(source, num_tasks)
+    if len(tasks) < num_tasks:
+        console.err().print(f"{num_tasks} tasks were requested; there are only {len(tasks)}", style="yellow")
     return tasks
 
 

@@ -24,7 +24,7 @@ REFUSAL = (
     "this machine does not allow sandboxes, so code that a model wrote is not run here. "
     "Install bubblewrap (apt-get install bubblewrap), or allow user namespaces "
     "(sysctl kernel.unprivileged_userns_clone=1; in a container, --security-opt seccomp=unconfined), "
-    "or use a remote sandbox (sandbox_url). To run such code without isolation, pass --unsafe-no-sandbox"
+    "or use a remote sandbox (sandbox_url). To run such code without isolation, pass --options unsafe_no_sandbox=true"
 )
 
 
@@ -120,7 +120,7 @@ def choose(*, unsafe: bool = False, wanted: Isolation | None = None) -> Isolatio
     """The best isolation available here. Raises `NoSandboxError` if there is none and `unsafe` is False."""
     check_platform()
     if wanted == "none" and not unsafe:
-        raise NoSandboxError("a sandbox without isolation needs --unsafe-no-sandbox")
+        raise NoSandboxError("a sandbox without isolation needs --options unsafe_no_sandbox=true")
     if wanted is not None:
         return wanted
     kinds: tuple[Isolation, ...] = ("bubblewrap", "namespaces")

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from bough.errors import InputError
+from bough.event_loop import PASSING, PassingError, RetryLimits, retried
 from bough.sandbox.base import Answer, Result, SandboxError, SandboxLimits
 from bough.sandbox.inside import notebook
 from bough.sandbox.inside.output import Output
 
-ATTEMPTS = 4
+RETRIES = 3
 BACK_OFF_S = 0.5
 NETWORK_S = 30.0
 QUESTIONS = 200
@@ -96,19 +97,21 @@ class RemoteSandbox:
         return self._result(answer, mark, time.monotonic() - begin)
 
     async def _ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        trouble = ""
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                await asyncio.sleep(BACK_OFF_S * 2 ** (attempt - 1))
+        async def once() -> dict[str, Any]:
             try:
                 return await asyncio.to_thread(_post, self.url, request, timeout_s)
             except urllib.error.HTTPError as error:
-                trouble = f"it answered {error.code} {error.reason}"
-                if error.code not in (408, 429) and error.code < 500:
-                    break  # a retry would be refused again
+                said = f"it answered {error.code} {error.reason}"
+                if error.code in PASSING:
+                    raise PassingError(said) from None
+                raise SandboxError(f"the sandbox at {self.url} cannot be used: {said}") from None
             except (OSError, ValueError) as error:
-                trouble = str(error)
-        raise SandboxError(f"the sandbox at {self.url} cannot be used: {trouble}")
+                raise PassingError(str(error)) from None
+
+        try:
+            return await retried(once, RetryLimits(retries=RETRIES, backoff_s=BACK_OFF_S))
+        except PassingError as error:
+            raise SandboxError(f"the sandbox at {self.url} cannot be used: {error}") from None
 
     def _result(self, answer: dict[str, Any], mark: str, duration_s: float) -> tuple[Result, str | None]:
         run = answer.get("run_result")

@@ -14,11 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from bough.config.evaluation import EvalConfig
-from bough.config.groups import CollectConfig
-from bough.files import without_absolute, working_directory
 from bough.ledger import Ledger, plural
-from bough.terminal.console import LINE_EVERY_S, NumbersProgress, announce, err, is_live, out, print_table, printable
+from bough.terminal.console import LINE_EVERY_S, NumbersProgress, err, is_live, out, print_table, printable
 
 Json = dict[str, Any]
 
@@ -323,8 +320,6 @@ def mutation_text(mutation: Line | None) -> str:
         return ""
     if mutation.get("setting") is not None:
         return f"{mutation['setting']} {short(mutation.get('before'))} → {short(mutation.get('after'))}"
-    if mutation.get("other_parent") is not None:
-        return f"crossover with {mutation['other_parent']}"
     return "none" if mutation.get("kind") == "no_mutation" else str(mutation.get("kind", ""))
 
 
@@ -345,16 +340,6 @@ def _loss(value: float | None) -> str:
 
 
 # Episodes: what begins, and its progress.
-
-
-def announce_episodes(config: CollectConfig | EvalConfig) -> None:
-    """Says what is to be played, before what takes long: imports, loading a model, the first episodes."""
-    environment = without_absolute(config.environment.name, *working_directory())
-    what = f"{plural(config.tasks, 'task')} of {environment}"
-    each = f", {config.attempts} attempts each," if config.attempts > 1 else ""
-    models = config.agent.model if isinstance(config.agent.model, list) else [config.agent.model]
-    adapter = f" and the adapter {config.agent.adapter}" if config.agent.adapter else ""
-    announce(f"playing {what}{each} with {', '.join(models)}{adapter}; episodes go to {config.output}")
 
 
 class EpisodesProgress(NumbersProgress):

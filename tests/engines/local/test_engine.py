@@ -259,25 +259,6 @@ def test_tokens_are_passed_on_as_they_are_drawn_and_before_the_answer(policy):
     run(engine, drawn())
 
 
-def test_an_answer_that_is_given_up_after_its_first_tokens_is_not_sampled_to_the_end(policy):
-    engine = small_engine(policy)
-    begun = asyncio.Event()
-    endless = SamplingConfig(max_new_tokens=1500)
-
-    async def given_up():
-        drawing = asyncio.ensure_future(
-            engine.generate("e", SYSTEM, sampling=endless, seed=1, stop_ids=[], on_tokens=lambda _: begun.set())
-        )
-        await begun.wait()
-        drawing.cancel()
-        await asyncio.wait([drawing])
-        # The next answer is drawn alone: the first has left.
-        await engine.generate("f", SYSTEM[:9], sampling=SamplingConfig(max_new_tokens=2), seed=1, stop_ids=[])
-        assert not list(engine.scheduler.running()) and len(engine.scheduler.residents["e"].ids) < 1500
-
-    run(engine, given_up())
-
-
 def test_a_released_episode_is_forgotten_and_its_answer_given_up(policy):
     engine = small_engine(policy)
     endless = SamplingConfig(max_new_tokens=1500)

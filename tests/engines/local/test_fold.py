@@ -1,11 +1,13 @@
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from torch import nn
 
-from bough.engines.local.adapters import Fold, pays
+from bough.engines.local.adapters import Slots
 from bough.engines.local.engine import LocalEngine
+from bough.engines.local.fold import Fold, Joined, base, folded, folds_into, pays, rounded_at_random
 from bough.errors import InputError
-from bough.policy.adapters import ACTOR, Lora
+from bough.policy.adapters import ACTOR, Lora, LoraPair
 from bough.policy.policy import Policy
 from tests.policy.families import make
 
@@ -75,13 +77,6 @@ def test_it_may_be_entered_twice():
     assert torch.equal(logits(policy), expected)
 
 
-def test_it_takes_as_much_memory_as_the_adapted_layers():
-    policy = adapted()
-    adapted_weights = [w for name, w in policy.named_parameters() if "base_layer.weight" in name]
-    folded = sum(weight.nbytes for weight in Fold(policy.model)._folded)
-    assert folded == sum(weight.nbytes for weight in adapted_weights) > 0
-
-
 @pytest.mark.parametrize("special", [{"use_dora": True}, {"target_modules": ["embed_tokens"]}])
 def test_adapters_of_other_kinds_are_refused(special):
     config = LoraConfig(**{"r": 2, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"} | special)
@@ -96,3 +91,127 @@ def test_by_itself_an_engine_folds_where_nothing_is_lost():
     assert LocalEngine.of(adapted(), max_tokens=512, fold=False).reader.fold is None
     assert LocalEngine.of(Policy.load("tiny", device="cpu"), max_tokens=512).reader.fold is None
     assert pays(adapted().model) and not pays(adapted().model.to(torch.bfloat16))
+
+
+X = torch.randn(3, 16, generator=torch.Generator().manual_seed(5))
+
+
+def layers(dtype: torch.dtype = torch.float32) -> list[nn.Module]:
+    """Two layers of the same input; the first has the actor."""
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"q": nn.Linear(16, 8), "k": nn.Linear(16, 4, bias=False)}).to(dtype)
+    adapted = get_peft_model(model, LoraConfig(r=2, lora_alpha=6, target_modules=["q"]), adapter_name=ACTOR)
+    nn.init.normal_(adapted.base_model.model["q"].lora_B[ACTOR].weight)
+    return list(adapted.base_model.model.values())
+
+
+def outputs(both: list[nn.Module]) -> torch.Tensor:
+    with torch.no_grad():
+        return torch.cat([layer(X) for layer in both], 1)
+
+
+def test_in_the_weights_or_beside_them_the_adapter_computes_what_the_layers_do():
+    both = layers()
+    for fold in (True, False):
+        joined = Joined(both, torch.float32, fold=fold)
+        assert joined.folded == fold and (joined.down_RI is None) == fold
+        assert torch.allclose(joined(X), outputs(both), atol=1e-5)
+    assert not torch.equal(joined.weight_OI[:8], Joined(both, torch.float32).weight_OI[:8])
+
+
+def test_the_newest_adapter_is_folded_in_place_and_only_once():
+    both = layers()
+    joined = Joined(both, torch.float32)
+    place = joined.weight_OI.data_ptr()
+    nn.init.normal_(both[0].lora_B[ACTOR].weight)
+    joined.renew()
+    joined.renew()
+    assert joined.weight_OI.data_ptr() == place
+    assert torch.allclose(joined(X), outputs(both), atol=1e-5)
+
+
+def test_beside_adapters_by_name_the_weights_are_bare_and_afterwards_as_before():
+    both = layers(torch.bfloat16)
+    joined, slots = Joined(both, torch.bfloat16, seed=3), Slots()
+    before = joined.weight_OI.clone()
+    bare = torch.cat([base(layer).weight.data for layer in both])
+    assert not torch.equal(before[:8], bare[:8]) and torch.equal(before[8:], bare[8:])
+    slot = slots.take("red")
+    joined.keep_apart(True)
+    joined.put(slot, slots.capacity, [None, LoraPair(torch.randn(2, 16), torch.randn(4, 2))])
+    assert torch.equal(joined.weight_OI, bare)
+    joined.keep_apart(False)
+    assert torch.equal(joined.weight_OI, before)
+
+
+def test_each_token_has_its_own_adapter_and_the_policys_is_one_of_them():
+    both = layers()
+    joined, slots = Joined(both, torch.float32), Slots()
+    red = LoraPair(torch.randn(2, 16), torch.randn(4, 2))
+    slot = slots.take("red")
+    joined.keep_apart(True)
+    joined.put(slot, slots.capacity, [None, red])
+    out = joined(X, slots.others(torch.tensor([0, slot, 0])))
+    plain = torch.cat([base(layer)(X) for layer in both], 1).detach()
+    plain[:, 8:] += X @ red.down_RI.T @ red.up_OR.T
+    assert torch.allclose(out[[0, 2]], outputs(both)[[0, 2]], atol=1e-5)
+    assert torch.allclose(out[1], plain[1], atol=1e-5)
+
+
+def test_a_type_that_would_lose_the_adapter_keeps_it_beside_the_weights():
+    joined = Joined(layers(torch.float16), torch.float16)
+    assert not joined.folded and joined.down_RI is not None
+
+
+STEP = 2.0**-7  # from 1 to the next bfloat16
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def test_a_value_becomes_one_of_its_neighbours_as_often_as_keeps_the_mean():
+    for sign in (1.0, -1.0):
+        rounded = rounded_at_random(torch.full((40_000,), sign * (1 + STEP / 4)), generator())
+        assert rounded.dtype == torch.bfloat16
+        assert set(rounded.tolist()) == {sign, sign * (1 + STEP)}
+        share_up = (rounded.float().abs() > 1).float().mean()
+        assert abs(share_up - 0.25) < 0.01  # its standard deviation is 0.002
+
+
+def test_what_bfloat16_can_hold_keeps_its_bits():
+    values = torch.randn(1000, generator=generator()).bfloat16()
+    values[:4] = torch.tensor([0.0, -0.0, float("inf"), float("-inf")])
+    assert torch.equal(rounded_at_random(values.float(), generator()), values)
+
+
+def test_what_is_not_a_number_stays_so_with_all_of_its_bits_set():
+    """That is the NaN of a GPU's products; one more bit and it is a zero."""
+    values = torch.tensor([0x7FFFFFFF, -1], dtype=torch.int32).repeat(100).view(torch.float32)
+    assert rounded_at_random(values, generator()).isnan().all()
+
+
+def test_an_adapter_too_small_for_rounding_to_the_nearest_is_kept_on_average():
+    weight_OI = torch.full((4, 10_000), 1.0, dtype=torch.bfloat16)
+    down_RI, up_OR = torch.full((1, 10_000), STEP / 10), torch.ones(4, 1)
+    nearest = (weight_OI.float() + up_OR @ down_RI).bfloat16()
+    assert torch.equal(nearest, weight_OI)
+    kept_O = (folded(weight_OI, down_RI, up_OR, torch.bfloat16, generator()).float() - 1).sum(1)
+    assert ((kept_O / (10_000 * STEP / 10) - 1).abs() < 0.15).all()  # four standard deviations are 0.12
+
+
+def test_in_float32_it_is_the_sum():
+    weight_OI, down_RI, up_OR = torch.randn(3, 5), torch.randn(2, 5), torch.randn(3, 2)
+    sum_OI = folded(weight_OI, down_RI, up_OR, torch.float32, generator())
+    assert torch.allclose(sum_OI, weight_OI + up_OR @ down_RI, atol=1e-6)
+
+
+def test_weights_in_32_bits_are_first_what_they_are_computed_with():
+    """Rounding them at random too would take them further from what training computes."""
+    weight_OI = torch.randn(8, 64, generator=generator())
+    nothing = torch.zeros(1, 64), torch.zeros(8, 1)
+    assert torch.equal(folded(weight_OI, *nothing, torch.bfloat16, generator()), weight_OI.bfloat16())
+
+
+def test_float16_is_left_alone():
+    assert folds_into(torch.bfloat16) and folds_into(torch.float32) and not folds_into(torch.float16)

@@ -8,7 +8,6 @@ import torch
 
 from bough.config.groups import SamplingConfig
 from bough.engines.base import EngineError
-from bough.engines.local.adapters import HalfFoldedError
 from bough.engines.local.engine import LocalEngine
 from bough.policy.adapters import AdapterWeights, Lora
 from bough.policy.policy import Policy
@@ -83,43 +82,15 @@ def test_adapters_come_go_and_change_while_others_are_played(policies):
         assert scored(policy, calls) < 1e-4
 
 
-def test_weights_that_are_renewed_after_a_failed_removal_have_the_policys_adapter(policies, monkeypatch):
-    own = with_actor(build(), Lora(r=2), 9)
-    engine = engine_of(own)
-    adapters = engine.path.adapters
-    adapters.set("a", AdapterWeights.of(policies["red"].model))
-    half = list(engine.path.decoder.joined())[3]
-    with monkeypatch.context() as patched:
-        patched.setattr(half, "keep_apart", lambda _: 1 / 0)
-        with pytest.raises(HalfFoldedError):
-            adapters.remove("a")
-    assert not half.folded
-    engine.renew("new")
-    played = run(engine, play_as(engine, "", "e", 1, SAMPLING, START))
-    assert scored(own, played[0]) < 1e-4
-
-
-def test_an_adapter_that_could_not_be_set_leaves_the_policys_own_as_it_was(policies, monkeypatch):
+@pytest.mark.parametrize("step", ["put", "keep_apart"])
+def test_nothing_is_sampled_with_half_of_an_adapter_until_the_weights_are_renewed(step, policies, monkeypatch):
     own = with_actor(build(), Lora(r=2), 9)
     engine = engine_of(own)
     half = list(engine.path.decoder.joined())[3]
     with monkeypatch.context() as patched:
-        patched.setattr(half, "put", lambda *_: 1 / 0)
+        patched.setattr(half, step, lambda *_: 1 / 0)
         engine.set_adapter("a", AdapterWeights.of(policies["red"].model))
         with pytest.raises(ZeroDivisionError):
-            engine.worker._obey()
-    played = run(engine, play_as(engine, "", "e", 1, SAMPLING, START))
-    assert scored(own, played[0]) < 1e-4
-
-
-def test_nothing_is_sampled_with_half_of_the_policys_adapter_after_a_failed_set(policies, monkeypatch):
-    own = with_actor(build(), Lora(r=2), 9)
-    engine = engine_of(own)
-    half = list(engine.path.decoder.joined())[3]
-    with monkeypatch.context() as patched:
-        patched.setattr(half, "keep_apart", lambda _: 1 / 0)
-        engine.set_adapter("a", AdapterWeights.of(policies["red"].model))
-        with pytest.raises(HalfFoldedError):
             engine.worker._obey()
     with pytest.raises(EngineError, match="'a' could not be set: ZeroDivisionError"):
         asyncio.run(play_as(engine, "", "e", 1, SAMPLING, START))

@@ -46,12 +46,6 @@ def test_a_packed_layer_computes_what_it_did_and_is_itself_again_afterwards(laye
     assert layer.weight.grad is not None
 
 
-def test_a_failure_inside_leaves_the_layers_as_they_were(layer: nn.Linear):
-    with pytest.raises(ZeroDivisionError), PackedLinears([layer]).inside():
-        raise ZeroDivisionError
-    assert "forward" not in layer.__dict__
-
-
 @torch.no_grad()
 def test_changed_weights_are_used_once_they_are_packed(layer: nn.Linear):
     x = torch.randn(3, 48)
@@ -77,11 +71,6 @@ def test_only_large_plain_layers_in_float32_are_packed(layer: nn.Linear, monkeyp
 
 def test_weights_that_would_not_fit_once_more_are_not_packed(layer: nn.Linear, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(packed, "free_bytes", lambda _: layer.weight.nbytes)
-    assert packable([layer]) == []
-
-
-def test_without_the_library_nothing_is_packed(layer: nn.Linear, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(packed, "_available", lambda: False)
     assert packable([layer]) == []
 
 
@@ -152,20 +141,6 @@ def test_a_row_has_the_same_bits_beside_any_number_of_rows(outputs: int, inputs:
     for number in range(2, 64):
         assert torch.equal(packed._product(weights, None, rows[:number]), together[:number])
         assert torch.equal(packed._product(weights, None, rows[-number:]), together[-number:])
-
-
-@pytest.mark.skipif(not packed.X86, reason="x86_64 alone")
-def test_every_torch_for_x86_64_packs():
-    assert REAL
-
-
-@pytest.mark.skipif(packed._openmp() is None, reason="this torch brings no OpenMP library of that name")
-def test_one_thread_means_no_team_and_only_inside():
-    openmp = packed._openmp()
-    before = openmp.omp_get_max_active_levels()
-    with packed._no_team():
-        assert openmp.omp_get_max_active_levels() == 0
-    assert openmp.omp_get_max_active_levels() == before
 
 
 @pytest.mark.bit_exact

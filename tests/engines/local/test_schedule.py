@@ -1,9 +1,11 @@
+import pytest
+
 from bough.config.groups import SamplingConfig
-from bough.engines.local.request import Request, StopTexts
-from bough.engines.local.schedule import Scheduler
+from bough.engines.local.schedule import Request, Scheduler, Store
+from bough.models.resolve import load_tokenizer
 
 
-class Tokens:
+class Tokens(Store):
     """A store that counts: a resident costs as much as it has tokens."""
 
     def __init__(self):
@@ -15,25 +17,13 @@ class Tokens:
     def allocate(self, resident, tokens):
         resident.place, resident.capacity = object(), tokens
 
-    def reach(self, resident, length, *, soon=False):
-        return length
-
-    def mark(self, resident, length):
-        pass
-
     def copy(self, source, target, begin, end):
         self.copied.append((begin, end))
-
-    def own(self, resident, begin):
-        pass
-
-    def free(self, resident):
-        resident.place, resident.capacity = None, 0
 
 
 def request(episode, ids, new=10):
     sampling = SamplingConfig(max_new_tokens=new)
-    return Request(episode, ids, sampling, 0, frozenset(), StopTexts([], None), 1000, deliver=lambda _: None)
+    return Request(episode, ids, sampling, 0, frozenset(), 1000)
 
 
 def compute(scheduler):
@@ -189,3 +179,43 @@ def test_prompts_share_what_a_step_may_read():
     scheduler.waiting.extend(request(name, ids_from(start, 20)) for name, start in (("a", 0), ("b", 100), ("c", 200)))
     scheduler.admit()
     assert [(len(span.tokens), span.draws) for span in scheduler.spans(30)] == [(20, True), (10, False)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return load_tokenizer("tiny")
+
+
+def first_stop(texts, text, tokenizer):
+    """The text up to the token after which the answer ends, or None."""
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    sampling = SamplingConfig(stop=texts, max_new_tokens=len(ids) + 1)
+    answer = Request("e", [1], sampling, 0, frozenset(), 10_000, tokenizer).take([(token, 0.0) for token in ids])
+    return None if answer is None else tokenizer.decode(answer.completion_ids)
+
+
+def test_an_answer_ends_with_the_token_that_completes_the_text(tokenizer):
+    kept = first_stop(["ACTION:"], "THOUGHT: I look.\nACTION: go to shelf 1\nACTION: look", tokenizer)
+    assert kept.startswith("THOUGHT: I look.\nACTION:")
+    assert kept.count("ACTION") == 1
+
+
+@pytest.mark.parametrize("texts", [["xyz"], [], [""]])
+def test_without_its_text_an_answer_goes_on(texts, tokenizer):
+    assert first_stop(texts, "THOUGHT: I look.\nACTION: go", tokenizer) is None
+
+
+def test_the_first_of_several_texts_counts(tokenizer):
+    kept = first_stop(["shelf", "look"], "I look at the shelf", tokenizer)
+    assert "look" in kept and "shelf" not in kept
+
+
+def test_a_text_of_many_tokens_is_found_far_behind_the_start(tokenizer):
+    end = "the end of this answer, which is long: ⟦über⟧"
+    kept = first_stop([end], "word " * 300 + end + " and more", tokenizer)
+    assert end in kept and "more" not in kept
+
+
+def test_a_text_of_characters_that_take_several_tokens_is_found(tokenizer):
+    kept = first_stop(["日本"], "a 日本語 b", tokenizer)
+    assert kept is not None and kept.startswith("a 日本") and "b" not in kept

@@ -92,39 +92,26 @@ def test_an_order_that_fails_is_heard_of_by_those_who_wait_and_ends_nothing(engi
     asyncio.run(engine.close())
 
 
-def test_after_a_failed_removal_nothing_is_sampled_with_half_of_an_adapter(
-    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("what", ["'red' could not be removed", "'new' could not be loaded"])
+def test_after_a_change_that_failed_nothing_is_sampled_with_half_of_it(
+    what: str, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ):
-    def fail(_: str) -> None:
+    """The records would say that it was the changed policy."""
+
+    def fail(*_: object) -> None:
         raise MemoryError("no room to fold")
 
     answer(engine)
     engine.set_adapter("red", AdapterWeights({}))
     with monkeypatch.context() as patched:
-        patched.setattr(engine.path.adapters, "remove", fail)
-        engine.remove_adapter("red")
+        if "removed" in what:
+            patched.setattr(engine.path.adapters, "remove", fail)
+            engine.remove_adapter("red")
+        else:
+            patched.setattr(engine.reader, "renew", fail)
+            engine.renew("new")
         engine.rest()
-    with pytest.raises(EngineError, match="'red' could not be removed: MemoryError: no room to fold"):
-        answer(engine)
-    engine.renew("new")
-    answer(engine)
-    asyncio.run(engine.close())
-
-
-def test_after_a_failed_renewal_nothing_is_sampled_with_the_old_copies(
-    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
-):
-    """The records would call them the new weights."""
-
-    def fail() -> None:
-        raise MemoryError("no room to fold")
-
-    answer(engine)
-    with monkeypatch.context() as patched:
-        patched.setattr(engine.reader, "renew", fail)
-        engine.renew("new")
-        engine.rest()
-    with pytest.raises(EngineError, match="'new' could not be loaded: MemoryError: no room to fold"):
+    with pytest.raises(EngineError, match=f"{what}: MemoryError: no room to fold"):
         answer(engine)
     engine.renew("newer")
     answer(engine)

@@ -18,11 +18,12 @@ PIECES = [
 
 
 def streamed(text: str, sizes: list[int], stop: list[str], tool_names: list[str]) -> str:
-    shown, found, at = ShownText(stop, tool_names), "", 0
+    found, at = list[str](), 0
+    shown = ShownText(stop, tool_names, found.append)
     for size in [*sizes, len(text)]:
-        found += shown.add(text[at : at + size])
+        shown.add(text[at : at + size])
         at += size
-    return found
+    return "".join(found)
 
 
 def whole(text: str, stop: list[str], tool_names: list[str]) -> Message:

@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 import torch
 
-from bough.commands.train import train_grpo
 from bough.config.groups import SamplingConfig
 from bough.config.run_folder import RunDir
 from bough.engines.vllm import VLLMEngine
-from bough.methods.grpo import GRPOConfig
+from bough.methods.grpo import GRPOConfig, train_grpo
 from bough.online.vllm import MEMORY
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from bough.chat import hermes
+from bough.chat import tool_calls
 from bough.environments.base import EnvironmentFailedError
 from bough.environments.registry import find
 from bough.errors import InputError
@@ -26,7 +26,7 @@ TASK = Task(id="t", seed=7)
 
 
 def call(name: str, **arguments: Any) -> str:
-    return hermes.call_text(ToolCall(name=name, arguments=arguments))
+    return tool_calls.call_text(ToolCall(name=name, arguments=arguments))
 
 
 @pytest.fixture

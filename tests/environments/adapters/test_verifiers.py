@@ -127,14 +127,14 @@ def test_a_harness_that_gives_up_on_a_full_context_is():
     ],
 )
 def test_what_is_not_a_result_is_a_failure_of_the_environment(given: dict[str, Any], said: str):
-    read = import_module(f"{ADAPTERS}.verifiers_episode").read_episode
+    read = import_module(f"{ADAPTERS}.verifiers").read_episode
     with pytest.raises(EnvironmentFailedError, match=said) as error:
         read(stand_in.episode(**given), 1.0)
     assert len(str(error.value)) < 1100
 
 
 def test_rewards_keep_their_names_unless_a_result_has_them_already():
-    read = import_module(f"{ADAPTERS}.verifiers_episode").read_episode
+    read = import_module(f"{ADAPTERS}.verifiers").read_episode
     result = read(stand_in.episode(correct=0.25, success=0.5, stop="agent_timeout"), 0.75)
     assert result == {"turns": 1.0, "correct": 0.25, "verifiers_success": 0.5, "reward": 0.75, "success": True}
     assert read(stand_in.episode(), 1.0) is None, "without rewards the outcome is not known"
@@ -190,7 +190,7 @@ def test_code_runs_in_a_container_or_with_leave():
 
 
 def test_uv_of_the_environment_is_put_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    need_uv = import_module(f"{ADAPTERS}.verifiers_config").need_uv
+    need_uv = import_module(f"{ADAPTERS}.verifiers").need_uv
     monkeypatch.setattr("shutil.which", lambda name: None)
     monkeypatch.setitem(sys.modules, "uv", None)
     with pytest.raises(InputError, match="pip install uv"):
@@ -204,7 +204,7 @@ def test_uv_of_the_environment_is_put_on_the_path(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_cancelled_episode_is_cancelled_on_the_loop_of_the_episodes():
-    made = import_module(f"{ADAPTERS}.verifiers_episode")
+    made = import_module(f"{ADAPTERS}.verifiers")
 
     async def run() -> list[str]:
         loop, begun, ended = made.EpisodeLoop(), asyncio.Event(), list[str]()

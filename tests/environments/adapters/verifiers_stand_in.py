@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-ADAPTER = ("verifiers", "verifiers_config", "verifiers_episode")
+ADAPTER = ("verifiers",)
 
 
 class Strict(BaseModel):

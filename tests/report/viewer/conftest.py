@@ -17,8 +17,7 @@ from bough.cli import main
 from bough.engines.server.app import listen
 from bough.report.viewer.contents import Root
 from bough.report.viewer.index import Index
-from bough.report.viewer.security import Door, door
-from bough.report.viewer.server import FolderAnswers, make_app
+from bough.report.viewer.server import Door, FolderAnswers, door, make_app
 from bough.worlds.web.browser import find
 from tests.report.viewer.run_folder import fill
 from tests.report.viewer.tab import Tab

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from bough.chat import hermes
+from bough.chat import tool_calls
 from bough.cli import main as bough
 from bough.types import Group, Message, Task, ToolCall, Trajectory, Turn
 from tests.experiments.small import pairs_file
@@ -36,7 +36,7 @@ RECIPE = {
 EVOLVE = [
     *("--model", "tiny", "--metric", "loss", "--test-size", "0.25", "--seed", "4"),
     *("--population-size", "8", "--generations", "6", "--steps", "3", "--set", "batch_size=2", "lora_r=4"),
-    *("--mutate", "learning_rate=1e-4..1e-2", "nll_alpha=0..1", "loss_type=sigmoid,ipo", "--crossover", "0.2"),
+    *("--mutate", "learning_rate=1e-4..1e-2", "nll_alpha=0..1", "loss_type=sigmoid,ipo"),
 ]
 PROBLEM = "Which positive whole numbers up to 60 divide 360? Give their sum."
 SUM = "divisors = [n for n in range(1, 61) if 360 % n == 0]\nprint(sum(divisors))"
@@ -75,7 +75,7 @@ def evolved(folder: Path) -> None:
 def _attempt(task: Task, number: int, calls: list[tuple[str, str]], answer: str) -> Trajectory:
     turns = []
     for code, printed in calls:
-        call = hermes.call_text(ToolCall(name="code_interpreter", arguments={"code": code}))
+        call = tool_calls.call_text(ToolCall(name="code_interpreter", arguments={"code": code}))
         seen = [Message(role="tool", content=printed, name="code_interpreter")]
         turns.append(Turn(reply=Message(role="assistant", content=call), action=call, observation=seen))
     right = answer == "273"

@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
+from bough.config.run_folder import MetricsFile
 from bough.files import write_json
 from bough.models.resolve import resolve
-from bough.training.loop import MetricsFile
 from bough.types import Message, Turn
 from tests.report.viewer.samples import call, trajectory, write
 

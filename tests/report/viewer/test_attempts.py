@@ -3,9 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from bough.report.viewer.attempts import grow, tree
 from bough.report.viewer.index import Index
-from bough.report.viewer.records import MissingError
+from bough.report.viewer.records import MissingError, grow, tree
 from tests.report.viewer.samples import group, pair, trajectory, turn, write
 
 Make = Callable[[Path], Index]

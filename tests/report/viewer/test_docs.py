@@ -6,8 +6,8 @@ from pathlib import Path
 
 import yaml
 
+from bough.commands.view import ViewConfig
 from bough.config import flags
-from bough.config.play import ViewConfig
 from bough.report.viewer.prometheus import HELP, metric_name
 from tests.report.viewer.take_screenshots import PICTURES
 

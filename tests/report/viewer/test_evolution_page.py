@@ -40,13 +40,13 @@ def test_the_runs_page_leads_to_members_family_tree_and_drift(grown: Server, tab
         assert "Winner g2-1" in text and "87.5% (50.0% – 100.0%) on 8 records" in text
         assert "62.5% (25.0% – 75.0%) on 8 records" in text and "+25.0 points" in text
         first, second = await tab.evaluate(ROWS)
-        assert first[:6] == ["★ g2-1", "87.5% (43.8% – 93.8%)", "0.5", "0", "g1-1 and g0-0", "crossover with g0-0"]
+        assert first[:6] == ["★ g2-1", "87.5% (43.8% – 93.8%)", "0.5", "0", "g1-1", "none"]
         assert second[:5] == ["g1-1", "unknown", "0.5", "1", "g0-1"]
         assert second[5:8] == ["learning rate 0.001 → 1e−4", "1e−4", "sigmoid"]
-        # Two members live on, one of them an ancestor of the winner by crossover; two are children.
+        # Two members live on; two are children.
         kinds = await tab.evaluate("[...document.querySelectorAll('svg.family:not(.sample) .kin')].map(e => "
                                    "e.getAttribute('class').trim())")  # fmt: skip
-        assert sorted(kinds) == ["kin child own", "kin child own", "kin lives", "kin lives own", "kin second own"]
+        assert sorted(kinds) == ["kin child own", "kin child own", "kin lives", "kin lives"]
         shapes = await tab.evaluate("[...document.querySelectorAll('svg.family:not(.sample) .winner, "
                                     "svg.family:not(.sample) .elite')].map(e => e.dataset.key)")  # fmt: skip
         assert shapes == ["1/g1-1", "2/g2-1"]

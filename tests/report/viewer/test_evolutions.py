@@ -38,7 +38,7 @@ def test_members_winner_and_pedigree_are_answered(tmp_path: Path, make_index: Ma
         "selected": {"fitness": 0.875, "interval": [0.5, 1.0], "tasks": 8},
         "untouched": {"fitness": 0.625, "interval": [0.25, 0.75], "tasks": 8},
     }  # fmt: skip
-    assert [one["name"] for one in found["pedigree"]] == ["g0-0", "g0-1", "g1-1", "g2-1"]
+    assert [one["name"] for one in found["pedigree"]] == ["g0-1", "g1-1", "g2-1"]
     [stage] = overview(index)["runs"][0]["stages"]
     assert stage["evolution"] and stage["training"] and stage["verb"] == "evolve"
     assert overview(index)["problems"] == []  # a lineage is not a data file that cannot be read

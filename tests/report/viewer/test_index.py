@@ -8,8 +8,7 @@ import pytest
 from bough.errors import InputError
 from bough.report.viewer import index as module
 from bough.report.viewer.contents import Root
-from bough.report.viewer.index import Index
-from bough.report.viewer.queries import records
+from bough.report.viewer.index import Index, records
 from tests.report.viewer.samples import trajectory, write
 
 Make = Callable[[Path], Index]

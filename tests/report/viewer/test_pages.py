@@ -9,8 +9,8 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from bough.chat import hermes
-from bough.commands.table import VERBS, resolve
+from bough.chat import tool_calls
+from bough.commands import table
 from bough.config import flags
 from bough.types import Message, ToolCall, Turn
 from tests.report.viewer.conftest import Server, serving
@@ -337,7 +337,7 @@ def test_lists_have_a_column_and_a_filter_for_stage_and_agent(server: Server, ta
 
 def test_tool_calls_are_decoded_in_turns_and_in_the_tree(tmp_path: Path, tab: Tab, run: Run):
     code = "total = 1\nprint(total)"
-    call = hermes.call_text(ToolCall(name="python", arguments={"code": code}))
+    call = tool_calls.call_text(ToolCall(name="python", arguments={"code": code}))
     look = Message(role="assistant", tool_calls=[ToolCall(name="look", arguments={"at": "shelf", "n": 2})])
     turns = [Turn(reply=Message(role="assistant", content=call), action=call), Turn(reply=look)]
     write(tmp_path / "run/g.jsonl", group(trajectory("a#0", [], turns=turns), trajectory("a#1", ["go"], False)))
@@ -389,7 +389,7 @@ def test_an_empty_page_names_a_command_that_fills_it(tmp_path: Path, tab: Tab, r
         commands = run(read(server.address))
     for command in commands:
         program, verb, *words = shlex.split(command)
-        config = resolve(VERBS[verb].config)
+        config = table.command(verb).config
         flags.parse(config, flags.build(config, f"{program} {verb}", ""), words)
 
 

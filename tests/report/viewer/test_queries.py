@@ -3,8 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from bough.report.viewer.index import Index
-from bough.report.viewer.queries import counts, lines_of_task, neighbours, records
+from bough.report.viewer.index import Index, counts, lines_of_task, neighbours, records
 from tests.report.viewer.samples import pair, trajectory, write
 
 

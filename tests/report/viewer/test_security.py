@@ -6,7 +6,7 @@ from urllib.parse import quote
 import pytest
 
 from bough.errors import InputError
-from bough.report.viewer.security import COOKIE, Door, door
+from bough.report.viewer.server import COOKIE, Door, door
 from tests.report.viewer.conftest import Server, serving
 
 TOKEN = "a-token-that-is-long-enough"

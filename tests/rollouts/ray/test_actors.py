@@ -8,9 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from bough.errors import InputError
 from bough.rollouts import ray_pool as pool_module
-from bough.rollouts.ray import ClusterLostError
 from bough.rollouts.ray_pool import Actors, WorkerLostError
 from tests.rollouts.ray.fakes import NO_ROOM, FakeWorker, Launcher
 
@@ -96,14 +94,6 @@ def test_work_begins_without_a_node_that_cannot_be_used():
     assert launcher.said == ["host-b is left out: no browser"]
 
 
-def test_a_cluster_on_which_no_node_can_be_used_is_an_error_with_the_reason():
-    with (
-        started(lambda _: Adder(refusals={"a": "no browser"}), nodes="a", timeout_s=0.2) as (actors, _),
-        pytest.raises(InputError, match="no node of the cluster can be used: no browser"),
-    ):
-        actors.living()
-
-
 def test_a_worker_that_never_gets_a_process_is_not_waited_for_forever(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pool_module, "START_S", 0.0)
     with started(lambda number: Adder("a" if not number else NO_ROOM)) as (actors, _):
@@ -122,19 +112,3 @@ def test_a_worker_that_is_loading_is_waited_for(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(pool_module, "START_S", 0.0)  # however long it takes
     with started(lambda number: Slow("ab"[number % 2])) as (actors, _):
         assert [worker.number for worker in actors.living()] == [1, 2]
-
-
-def test_workers_that_die_while_they_start_are_given_up():
-    with (
-        started(lambda _: Adder(dies_in_start=True)) as (actors, _),
-        pytest.raises(ClusterLostError, match=r"workers die while they start, 7 in a row: no memory"),
-    ):
-        actors.living()
-
-
-def test_a_cluster_without_room_for_a_single_worker_is_given_up():
-    with (
-        started(lambda _: Adder(NO_ROOM), timeout_s=0.05) as (actors, _),
-        pytest.raises(ClusterLostError, match="--cluster-timeout"),
-    ):
-        actors.living()

@@ -94,32 +94,17 @@ def _all_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_gpu_that_the_driver_uses_is_the_one_that_is_held(monkeypatch: pytest.MonkeyPatch):
     said = "training runs on GPU 2 of this machine; workers use other GPUs, or CPUs"
     assert held(monkeypatch, here=4, index=2) == (1.0, [2], [said])
-
-
-def test_a_driver_that_sees_some_gpus_holds_the_one_of_that_name(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
-    assert held(monkeypatch, here=4, index=1)[:2] == (1.0, [1])
-
-
-def test_a_driver_beside_workers_counts_as_one_of_them(monkeypatch: pytest.MonkeyPatch):
     said = "training runs on GPU 0 of this machine beside workers, and counts as 0.5 GPUs"
     assert held(monkeypatch, here=1, gpus_per_worker=0.5) == (0.5, [0], [said])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    assert held(monkeypatch, here=4, index=1)[:2] == (1.0, [1]), "the one of that name"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937")
+    assert held(monkeypatch, here=2)[:2] == (1.0, [0]), "any, where names cannot be compared"
 
 
-def test_nothing_is_held_on_a_machine_whose_gpus_ray_does_not_have(monkeypatch: pytest.MonkeyPatch):
-    assert held(monkeypatch, here=0) == (0.0, [], [])
-
-
-def test_where_workers_need_all_gpus_it_is_said(monkeypatch: pytest.MonkeyPatch):
+def test_a_gpu_that_cannot_be_held_is_said(monkeypatch: pytest.MonkeyPatch):
+    assert held(monkeypatch, here=0) == (0.0, [], []), "Ray has no GPU of this machine"
     share, kept, lines = held(monkeypatch, here=1, gpus_per_worker=1, workers=5)
     assert (share, kept) == (0.0, []) and "which Ray also gives to workers: they need all GPUs" in lines[0]
-
-
-def test_a_gpu_that_others_use_is_said(monkeypatch: pytest.MonkeyPatch):
     share, kept, lines = held(monkeypatch, here=1, free=0)
     assert (share, kept) == (1.0, []) and "which others use through Ray" in lines[0]
-
-
-def test_where_names_cannot_be_compared_any_gpu_is_held(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937")
-    assert held(monkeypatch, here=2)[:2] == (1.0, [0])

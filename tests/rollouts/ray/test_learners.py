@@ -37,9 +37,6 @@ def done() -> bytes:
 def test_the_result_is_that_of_the_first_learner():
     other = pickle.dumps((Trained(Path("other"), Counters(), []), None))
     assert result(2, {1: other, 0: done()}, PLACES, None) == TRAINED
-
-
-def test_an_interrupt_after_the_last_step_of_the_learners_is_not_forgotten():
     with pytest.raises(StoppedError, match=r"^Stopped after step 0, the last one; the weights are in run/final\.$"):
         result(1, {0: done()}, PLACES, None, interrupted=True)
 

@@ -12,29 +12,22 @@ def plan(nodes, *, concurrency: int = 64, uses_gpu: bool = True, reserved_gpus: 
     return make_plan(config, nodes, concurrency=concurrency, uses_gpu=uses_gpu, reserved_gpus=reserved_gpus)
 
 
-def test_a_model_gets_one_worker_per_gpu():
+def test_a_model_gets_one_worker_per_gpu_and_other_agents_one_per_cpu():
     found = plan([*TWO_GPU_NODES, CPU_NODE])
     assert (found.workers, found.gpus_per_worker, found.concurrency) == (6, 1, 11)
-
-
-def test_without_gpus_there_is_one_worker_per_cpu():
     found = plan([CPU_NODE, CPU_NODE])
     assert (found.workers, found.cpus_per_worker, found.gpus_per_worker, found.concurrency) == (16, 1, 0, 4)
-
-
-def test_agents_without_a_model_in_the_worker_take_no_gpu():
     found = plan(TWO_GPU_NODES, uses_gpu=False)
     assert (found.workers, found.gpus_per_worker) == (32, 0)
-
-
-def test_no_more_workers_than_episodes():
     found = plan([CPU_NODE], concurrency=3)
-    assert (found.workers, found.concurrency) == (3, 1)
+    assert (found.workers, found.concurrency) == (3, 1), "no more workers than episodes"
 
 
-def test_gpus_of_the_learners_are_left_to_them():
+def test_what_is_reserved_for_the_learners_is_left_to_them():
     assert plan(TWO_GPU_NODES, reserved_gpus=2).workers == 4
     assert plan([{"CPU": 8.0, "GPU": 1.0}], reserved_gpus=1).gpus_per_worker == 0
+    found = make_plan(ClusterConfig(address="auto"), [{"CPU": 4.0}], concurrency=8, uses_gpu=False, reserved_cpus=3)
+    assert (found.workers, found.room) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -45,15 +38,13 @@ def test_workers_share_a_gpu_or_have_several_of_one_node(gpus_per_worker: float,
     assert plan(TWO_GPU_NODES, gpus_per_worker=gpus_per_worker).workers == workers
 
 
-def test_more_workers_than_there_is_room_for_start_later():
+def test_workers_for_which_there_is_no_room_start_later():
     found = plan([CPU_NODE], workers=12)
     assert (found.workers, found.room, found.concurrency) == (12, 8, 6)
     assert str(found).endswith("; there is room for 8 now, the others start when the cluster grows")
-
-
-def test_a_cluster_without_room_is_planned_with_one_worker_to_wait_for():
     found = plan([{"GPU": 1.0}], gpus_per_worker=2)
     assert (found.workers, found.room) == (1, 0)
+    assert [plan(TWO_GPU_NODES).room_on(node) for node in (TWO_GPU_NODES[0], CPU_NODE, {})] == [4, 0, 0]
 
 
 def test_the_plan_is_said_in_one_line():
@@ -61,13 +52,3 @@ def test_the_plan_is_said_in_one_line():
         "cluster of 1 node, 8 CPUs and 0 GPUs: 1 worker with 1 CPU, up to 1 episode at the same time in it"
     )
     assert "6 workers with 1 CPU and 1 GPU each, up to 11 episodes at the same time in each" in str(plan(TWO_GPU_NODES))
-
-
-def test_a_node_that_could_never_have_a_worker_does_not_count():
-    found = plan(TWO_GPU_NODES)
-    assert [found.room_on(node) for node in (TWO_GPU_NODES[0], CPU_NODE, {})] == [4, 0, 0]
-
-
-def test_cpus_of_learners_are_not_for_workers():
-    plan = make_plan(ClusterConfig(address="auto"), [{"CPU": 4.0}], concurrency=8, uses_gpu=False, reserved_cpus=3)
-    assert (plan.workers, plan.room) == (1, 1)

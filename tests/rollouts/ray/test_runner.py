@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -52,25 +51,6 @@ async def test_what_a_lost_worker_was_playing_is_played_elsewhere_and_the_worker
         assert [one for one, _ in found] == [record(attempt(number)) for number in range(3)]
         assert (runner.worker_losses, len(launcher.made), len(launcher.said)) == (1, 2, 1)
     assert launcher.made[1].closed and launcher.made[1].killed
-
-
-async def test_a_worker_whose_episodes_take_longer_is_given_less(monkeypatch: pytest.MonkeyPatch):
-    clock = SimpleNamespace(monotonic=lambda: 10.0)
-    monkeypatch.setattr(runner_module, "time", clock)
-    launcher = Launcher(lambda _: FakeWorker(answers=False))
-    async with running(launcher) as runner:
-        await until(lambda: len(runner.places) == 2)
-        first = [asyncio.create_task(runner.play(attempt(number))) for number in range(2)]
-        await until(lambda: all(worker.playing for worker in launcher.made))
-        for number, ended_s in enumerate((11.0, 14.0)):
-            clock.monotonic = lambda ended_s=ended_s: ended_s
-            launcher.made[number].finish(attempt(number))
-            await first[number]
-        later = [asyncio.create_task(runner.play(attempt(number))) for number in range(2, 12)]
-        await until(lambda: sum(len(worker.playing) for worker in launcher.made) == 10)
-        assert [len(worker.playing) for worker in launcher.made] == [8, 2]
-        for task in later:
-            task.cancel()
 
 
 async def test_an_attempt_that_kills_every_worker_is_lost_and_the_others_are_not():

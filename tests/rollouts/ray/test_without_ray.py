@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bough.config.run import SweepConfig
-from bough.experiments.sweep import Sweep
+from bough.experiments.sweep import Sweep, SweepConfig
 from tests.warm import Warm
 
 # All commands, and all modules that use the package for clusters. Of what is loaded, other libraries stay, unless only
@@ -25,12 +24,12 @@ for name in list(sys.modules):
         del sys.modules[name]
 
 import bough
-from bough.commands.table import VERBS
+from bough.commands import table
 
 source = Path(bough.__file__).parents[1]
 users = [file for file in source.rglob("*.py") if "bough.rollouts.ray" in file.read_text()]
 names = {".".join(file.relative_to(source).with_suffix("").parts) for file in users}
-for name in sorted(names | {verb.run.partition(":")[0] for verb in VERBS.values()}):
+for name in sorted(names | {row.module for row in table.TABLE.values()}):
     import_module(name)
     print(name, [loaded for loaded in sys.modules if loaded.partition(".")[0] == "ray"])
 """
@@ -52,8 +51,7 @@ def test_nothing_of_ray_is_imported_without_a_cluster():
     assert loaded == dict.fromkeys(loaded, "[]")
     assert loaded.keys() > {
         "bough.rollouts.ray_pool",
-        "bough.experiments.population_parts",
-        "bough.experiments.sweep",
+        "bough.experiments.cluster",
         "bough.experiments.run",
     }
 

@@ -37,13 +37,10 @@ def test_only_a_last_expression_is_echoed(book: Notebook, code: str, value: str 
     assert book.run(code) == (value, None)
 
 
-def test_names_live_on_and_the_last_value_is_underscore(book: Notebook):
+def test_names_live_on_also_those_defined_before_an_exception(book: Notebook):
     book.run("x = 20")
     assert book.run("x + 1") == ("21", None)
     assert book.run("_ * 2") == ("42", None)
-
-
-def test_names_defined_before_an_exception_are_kept(book: Notebook):
     assert book.run("y = 1\n1 / 0")[1] is not None
     assert book.run("y") == ("1", None)
 
@@ -60,13 +57,10 @@ def test_a_traceback_begins_in_the_cell_and_shows_its_lines(book: Notebook):
     )
 
 
-def test_a_syntax_error_shows_its_place_and_nothing_of_ours(book: Notebook):
+def test_a_syntax_error_shows_its_place_and_runs_nothing(book: Notebook):
     error = book.run("x = 1\ny = (")[1]
     assert error is not None and error.startswith('  File "<cell 1>", line 2\n    y = (\n')
     assert error.endswith("SyntaxError: '(' was never closed") and "notebook.py" not in error
-
-
-def test_code_before_a_syntax_error_is_not_run(book: Notebook):
     book.run("ran = True\n)")
     assert "NameError" in str(book.run("ran")[1])
 

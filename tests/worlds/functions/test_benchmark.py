@@ -4,12 +4,13 @@ import socket
 import subprocess
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bough.errors import BoughError, InputError
 from bough.worlds.functions import benchmark
-from bough.worlds.functions.benchmark import UNWINNABLE, entries, entry, sets_named
+from bough.worlds.functions.benchmark import UNWINNABLE, entries, entry, sets_named, tool, tools
 
 
 def test_all_tasks_are_there(bfcl: Path):
@@ -72,3 +73,59 @@ def test_related_tasks_are_one_family():
     assert entry("live_simple_0-0-0").family != entry("live_simple_2-2-0").family
     same = [one for one in entries("live_simple").values() if one.id.split("-")[1] == "3"]
     assert len(same) > 5 and len({one.family for one in same}) == 1
+
+
+def function(**properties: Any) -> dict[str, Any]:
+    parameters = {"type": "dict", "properties": properties, "required": [*properties][:1]}
+    return {"name": "math.area", "description": "Area.", "parameters": parameters, "response": {"type": "dict"}}
+
+
+def test_a_function_becomes_a_tool_of_plain_json_types():
+    side = {"type": "float", "description": "In cm.", "default": 1.5}
+    made = tool(function(side=side, exact={"type": "boolean"}), "simple_python")
+    assert made == {
+        "type": "function",
+        "function": {
+            "name": "math_area",
+            "description": "Area. Note that the provided function is in Python 3 syntax.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "side": {"type": "number", "description": "In cm. This is a float type value.", "default": 1.5},
+                    "exact": {"type": "boolean"},
+                },
+                "required": ["side"],
+            },
+        },
+    }
+
+
+def test_nested_types_are_translated_too():
+    point = {"type": "dict", "properties": {"x": {"type": "float"}}, "required": ["x"]}
+    given = function(points={"type": "tuple", "items": point}, kind={"type": "any", "enum": ["a"]}, other={})
+    properties = tool(given, "multiple")["function"]["parameters"]["properties"]
+    assert properties["points"]["type"] == "array"
+    assert properties["points"]["items"]["type"] == "object" and properties["points"]["items"]["required"] == ["x"]
+    assert properties["points"]["items"]["properties"]["x"]["type"] == "number"
+    assert properties["kind"] == {"type": "string", "enum": ["a"]} and properties["other"] == {"type": "string"}
+
+
+def test_values_of_other_languages_are_strings_that_name_their_type():
+    given = function(ids={"type": "ArrayList", "items": {"type": "long"}, "description": "Ids."}, x={"type": "any"})
+    (made,) = tools([given], "simple_java")
+    assert made["function"]["description"].endswith("in Java 8 SDK syntax.")
+    assert made["function"]["parameters"]["properties"] == {
+        "ids": {
+            "type": "string",
+            "description": "Ids. This is Java ArrayList type parameter in string representation. "
+            "The list elements are of type long; they are not in string representation.",
+        },
+        "x": {
+            "type": "string",
+            "description": "This parameter can be of any type of Java object in string representation.",
+        },
+    }
+    options = {"type": "dict", "properties": {"passive": {"type": "Boolean"}}}
+    (made,) = tools([function(options=options)], "simple_javascript")
+    description = made["function"]["parameters"]["properties"]["options"]["description"]
+    assert "JavaScript dict type" in description and '{"passive": {"type": "Boolean"}}' in description

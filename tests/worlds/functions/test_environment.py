@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from bough.chat import hermes
+from bough.chat import tool_calls
 from bough.environments.base import EnvironmentFailedError, Observation
 from bough.environments.check import check
 from bough.environments.tasks import configured
@@ -25,7 +25,7 @@ GOLD = "expert"  # stands for what the expert says
 
 
 def call(name: str, **arguments: Any) -> str:
-    return hermes.call_text(ToolCall(name=name, arguments=arguments))
+    return tool_calls.call_text(ToolCall(name=name, arguments=arguments))
 
 
 class Play(Protocol):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from benchmarks.experts import outcome
 
-from bough.chat import hermes
+from bough.chat import tool_calls
 from bough.types import Task, ToolCall
 from bough.worlds.functions.environment import Functions
 from bough.worlds.functions.recovery import inverses
@@ -19,7 +19,7 @@ Made = tuple[str, dict[str, Any]]
 
 
 def reply(*calls: Made) -> str:
-    return "\n".join(hermes.call_text(ToolCall(name=name, arguments=arguments)) for name, arguments in calls)
+    return "\n".join(tool_calls.call_text(ToolCall(name=name, arguments=arguments)) for name, arguments in calls)
 
 
 async def finish(task: str, *replies: str) -> tuple[list[str], bool | None]:

@@ -6,15 +6,13 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from bough.chat import hermes
+from bough.chat import tool_calls
 from bough.environments.base import Observation
 from bough.types import Task, ToolCall
 from bough.worlds.functions import benchmark
 from bough.worlds.functions.back_ends import plain
 from bough.worlds.functions.environment import Functions
-from tests.worlds.functions import official, wrong_answers
+from tests.worlds.functions import official
 from tests.worlds.functions.wrong_answers import MULTI_TURN, SINGLE_TURN, turns_of
 
 LANGUAGES = {"simple_java": "java", "simple_javascript": "javascript"}
@@ -32,7 +30,7 @@ async def play(task_id: str, turns: list[list[list[ToolCall]]]) -> Observation:
     end = await world.start()
     for replies in turns:
         for calls in filter(None, replies):
-            end = await world.step("\n".join(map(hermes.call_text, calls)))
+            end = await world.step("\n".join(map(tool_calls.call_text, calls)))
         if not end.done:
             end = await world.step("That is all.")
     assert end.done
@@ -67,9 +65,3 @@ def test_single_turn_answers_score_as_in_the_benchmark(bfcl: Path, runner: async
     ends = played(runner, [(task_id, [[calls]]) for task_id, calls in answers])
     assert [end.info["check"] for end in ends] == expected
     assert [end.reward for end in ends] == [float(verdict == "valid") for verdict in expected]
-
-
-@pytest.mark.parametrize("table", [MULTI_TURN, SINGLE_TURN])
-def test_the_answers_are_wrong_in_many_ways(table: list[Any]):
-    verdicts = [verdict for verdict, _, _ in table]
-    assert verdicts.count(wrong_answers.VALID) >= 7 and len(set(verdicts)) >= 4

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from bough.chat import lines
+from bough.chat import actions
 from bough.environments.base import Observation
 from bough.environments.check import check
 from bough.environments.tasks import digest
 from bough.errors import InputError
 from bough.types import Task
-from bough.worlds.household.environment import Household
-from bough.worlds.household.game import KINDS, Wording
+from bough.worlds.household.environment import Household, solved_game
+from bough.worlds.household.game import KINDS, WORDING, Game, Goal, Receptacle, Thing, Wording
+from bough.worlds.household.generate import held_out
 from bough.worlds.household.world import World
 from tests.worlds.household.flat import THINGS, flat
 from tests.worlds.household.problem import CONTENT
@@ -47,28 +48,22 @@ def test_an_episode_starts_with_the_rules_then_the_room_and_the_task():
     assert room.hint is None and start.progress == 0
 
 
-def test_a_command_is_answered_with_the_games_text():
+def test_a_command_is_answered_with_the_games_text_or_counted_as_invalid():
     answer = play("THOUGHT: The mug is of no use.\nACTION: go to shelf 1")[1]
     assert answer.text == "You arrive at shelf 1. On the shelf 1, you see a mug 1."
     assert (answer.action, answer.error, answer.done, answer.reward) == ("go to shelf 1", None, False, None)
+    answer = play("go to the moon")[1]
+    assert (answer.text, answer.error, answer.done) == ("Nothing happens.", "invalid_action", False)
+    assert answer.action == "go to the moon"
+    answer = play("hello: world")[1]
+    assert answer.error == "malformed" and answer.text.startswith("I found no action in that.") and not answer.done
+    assert answer.info["feedback"] == "Nothing happens." and answer.info["command"] == ""
 
 
 def test_winning_ends_the_episode():
     *before, last = play(*WIN)
     assert not any(answer.done for answer in before)
     assert (last.terminated, last.success, last.reward, last.progress, last.stop) == (True, True, 1.0, 1.0, None)
-
-
-def test_what_means_nothing_is_counted_and_the_episode_goes_on():
-    answer = play("go to the moon")[1]
-    assert (answer.text, answer.error, answer.done) == ("Nothing happens.", "invalid_action", False)
-    assert answer.action == "go to the moon"
-
-
-def test_what_is_not_in_the_agreed_form_is_told_and_counted():
-    answer = play("hello: world")[1]
-    assert answer.error == "malformed" and answer.text.startswith("I found no action in that.") and not answer.done
-    assert answer.info["feedback"] == "Nothing happens." and answer.info["command"] == ""
 
 
 @pytest.mark.parametrize("claim", ["task succeeded", "Task succeeded."])
@@ -78,12 +73,9 @@ def test_to_claim_success_too_early_ends_the_episode_as_premature(claim: str):
     assert last.info["feedback"] == "Nothing happens." and last.action == claim
 
 
-def test_a_claim_after_the_win_changes_nothing():
+def test_the_first_end_counts_though_the_game_can_be_played_on():
     last = play(*WIN, "task succeeded")[-1]
     assert (last.terminated, last.success, last.stop, last.reward) == (True, True, None, 1.0)
-
-
-def test_the_first_end_counts_though_the_game_can_be_played_on():
     late = play("task succeeded", *WIN)[-1]
     assert (late.terminated, late.success, late.stop, late.info["won"]) == (True, False, "premature_success", True)
     lost, claimed = play(*WIN, "take apple 1 from shelf 1", "task succeeded")[-2:]
@@ -184,7 +176,7 @@ def test_without_thoughts_neither_the_rules_nor_errors_nor_the_expert_have_any()
 
     rules, error, reply = asyncio.run(texts())
     assert "THOUGHT" not in rules + error + reply
-    assert error == f"I found no action in that. {lines.ACTION_PROMPT}" and rules.endswith(lines.ACTION_PROMPT)
+    assert error == f"I found no action in that. {actions.ACTION_PROMPT}" and rules.endswith(actions.ACTION_PROMPT)
     assert reply.startswith("ACTION: ")
 
 
@@ -195,11 +187,6 @@ def test_without_thoughts_a_possible_command_needs_no_tag_and_nothing_else_is_on
     ]  # fmt: skip
     assert [answer.error for answer in raw("go to the moon", thoughts=False)[1:]] == ["malformed"]
     assert [answer.error for answer in raw("go to shelf 1")[1:]] == ["malformed"], "with thoughts it needs one"
-
-
-def test_the_choices_are_the_admissible_commands():
-    world = Household(Task(id="flat", data={"game": flat().to_data()}))
-    assert list(world.choices()) == sorted(World(flat()).commands())
 
 
 def test_tasks_carry_the_game_and_the_options():
@@ -251,12 +238,9 @@ def test_the_rules_name_the_verb_of_the_edition():
     assert "\nput (object) in/on (receptacle)\n" in rules(wording=Wording(put_command="put {o} in/on {r}"))
 
 
-def test_a_task_without_a_game_is_refused():
+def test_what_cannot_be_played_is_refused():
     with pytest.raises(InputError, match=r'task mine: its data has no "game"'):
         Household(Task(id="mine"))
-
-
-def test_an_unknown_type_is_refused():
     with pytest.raises(InputError, match="choose one of"):
         Household.Options(types=["pick_and_throw"])
 
@@ -273,11 +257,6 @@ def test_the_state_is_that_of_the_game_however_it_was_reached():
     assert len({states[0], states[1], states[3]}) == 3
 
 
-def test_whatever_an_action_changes_changes_the_state():
-    states = [answer.state for answer in play(*WIN)]
-    assert None not in states and len(set(states)) == len(states)
-
-
 def test_a_game_is_read_once_for_all_attempts_and_again_when_a_task_of_the_same_name_has_another():
     (task,) = islice(Household.tasks(Household.Options()), 1)
     first, again = Household(task), Household(task.model_copy(update={"data": copy.deepcopy(task.data)}))
@@ -286,3 +265,51 @@ def test_a_game_is_read_once_for_all_attempts_and_again_when_a_task_of_the_same_
     other = copy.deepcopy(task.data)
     other["game"]["task"] = "Your task is to: do nothing."
     assert Household(task.model_copy(update={"data": other})).engine.world.game.task == "Your task is to: do nothing."
+
+
+GOAL = Goal("pick_and_place_simple", "soapbottle", "garbagecan")
+ROOM = (
+    Receptacle("cabinet 1", "cabinet", 1, openable=True),
+    Receptacle("cart 1", "cart", 2),
+    Receptacle("garbagecan 1", "garbagecan", 3),
+)
+BOTTLE = (Thing("cloth 1", "cloth", "p", 1, (0,)), Thing("soapbottle 2", "soapbottle", "p", 1, (0,)))
+OLD = Wording("put {o} in/on {r}", "You put the {o} in/on the {r}.", "")
+
+
+@pytest.mark.parametrize("thoughts", [False, True])
+@pytest.mark.parametrize("wording", [WORDING, OLD])
+def test_the_example_is_what_the_game_says_and_wins(wording: Wording, thoughts: bool):
+    fits = {"garbagecan": frozenset(["soapbottle"])}
+    game = Game("Your task is to: put some soapbottle in garbagecan.", GOAL, 0, ROOM, BOTTLE, fits, wording=wording)
+    shown = solved_game(wording, thoughts=thoughts)
+
+    async def played() -> tuple[list[str], bool | None]:
+        world = Household(Task(id="example", data={"game": game.to_data()}))
+        said, answer = [], await world.start()
+        for line in shown.splitlines():
+            if line.startswith("ACTION:"):
+                said += [answer.messages[-1].content, line]
+                answer = await world.step(line)
+        return [*said, answer.text], answer.success
+
+    said, success = asyncio.run(played())
+    title, _, rest = shown.partition("\n")
+    assert "example" in title and success
+    assert "\n".join(line for line in rest.splitlines() if not line.startswith("THOUGHT:")) == "\n".join(said)
+    assert shown.count("THOUGHT:") == (len(said) // 2 if thoughts else 0)
+
+
+def test_its_task_is_not_held_out():
+    assert not held_out(GOAL)
+
+
+def test_it_is_in_the_rules_if_asked_for_in_the_form_that_is_asked_for():
+    def rules(**options: bool) -> str:
+        task = next(iter(Household.tasks(Household.Options(**options))))
+        return asyncio.run(Household(task).start()).messages[0].content
+
+    assert solved_game(WORDING, thoughts=True) in rules(example=True)
+    assert solved_game(WORDING, thoughts=False) in rules(example=True, thoughts=False)
+    assert rules() + "\n\n" + solved_game(WORDING, thoughts=True) == rules(example=True)
+    assert actions.ACTION_PROMPT in rules(thoughts=False) and "THOUGHT" not in rules(thoughts=False, example=True)

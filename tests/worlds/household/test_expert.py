@@ -5,10 +5,22 @@ from itertools import islice
 import pytest
 
 from bough.worlds.household.engine import GameEngine
-from bough.worlds.household.expert import Expert, Memory, Move, Omniscience
+from bough.worlds.household.expert import Expert, Memory, Move, Omniscience, progress
 from bough.worlds.household.game import KINDS, Game, Kind, Receptacle
 from bough.worlds.household.generate import generated, likely
-from tests.worlds.household.flat import FITS, RECEPTACLES, SINK, THINGS, flat, played
+from tests.worlds.household.flat import (
+    APPLE_2,
+    COUNTERTOP,
+    DRAWER,
+    FITS,
+    MUG,
+    RECEPTACLES,
+    SHELF,
+    SINK,
+    THINGS,
+    flat,
+    played,
+)
 
 # What is needed to win when nothing has to be looked for, worked out by hand: go, take, (go, change,) go, (open,) put.
 LONGEST_PLAN = 11
@@ -240,3 +252,96 @@ def test_the_expert_accepts_its_own_moves_in_a_search():
             if move.wanted and action is not None and likely(move.wanted, game.receptacles[action.receptacle].type):
                 assert expert.accepts(action), move
             step(engine, memory, move)
+
+
+def remembered(*commands: str) -> Memory:
+    engine = played(flat())
+    memory = Memory(engine.world)
+    for command in commands:
+        _, action = engine.step(command)
+        memory.refused(command) if action is None else memory.note(action)
+    return memory
+
+
+def test_what_a_receptacle_holds_is_known_once_it_was_looked_into():
+    memory = remembered()
+    assert (memory.seen, memory.last, memory.knows({MUG})) == (set(), None, False)
+    memory = remembered("go to shelf 1")
+    assert (memory.seen, memory.last, memory.where(MUG)) == ({SHELF}, SHELF, [SHELF])
+    assert remembered("go to drawer 1", "examine drawer 1").seen == set(), "it is closed"
+    memory = remembered("go to drawer 1", "open drawer 1", "close drawer 1")
+    assert memory.seen == {DRAWER} and memory.knows({APPLE_2})
+    memory = remembered("go to shelf 1", "take mug 1 from shelf 1")
+    assert memory.knows({MUG}) and memory.where(MUG) == [], "it is in the hand"
+    assert len(remembered("go to countertop 1").seen) == 1, "a neighbour at the same spot is not seen by going there"
+    assert len(remembered("go to countertop 1", "examine sinkbasin 1").seen) == 2
+    memory = Omniscience(played(flat()).world)
+    assert memory.where(APPLE_2) == [DRAWER] and len(memory.seen) == 7
+
+
+def test_what_stands_at_one_spot_is_known_once_it_was_reached_or_refused():
+    assert remembered().at_hand == set()
+    assert remembered("go to countertop 1").at_hand == {COUNTERTOP}
+    assert remembered("go to countertop 1", "go to sinkbasin 1").at_hand == {COUNTERTOP, SINK}
+    assert remembered("go to countertop 1", "look").at_hand == {COUNTERTOP, SINK}
+    assert remembered("go to countertop 1", "go to sinkbasin 1", "go to shelf 1").at_hand == {SHELF}
+    assert remembered("go to countertop 1", "go to drawer 9", "open fridge 1").at_hand == {COUNTERTOP}
+
+
+def test_whether_it_is_closed_is_known_once_it_was_shown():
+    assert remembered("go to drawer 1").shown == {DRAWER}
+    assert remembered("go to countertop 1", "go to sinkbasin 1").shown == {COUNTERTOP}
+
+
+def course(kind: Kind, *commands: str, thing: str = "apple", target: str = "shelf") -> list[float]:
+    """The progress at the start and after each command."""
+    engine = played(flat(kind, thing, target))
+    memory = Memory(engine.world)
+    values = [progress(memory)]
+    for command in commands:
+        _, action = engine.step(command)
+        assert action is not None, command
+        memory.note(action)
+        values.append(progress(memory))
+    return values
+
+
+def test_finding_taking_and_placing_are_a_third_each():
+    way = (
+        "go to desk 1",
+        "go to countertop 1",
+        "take apple 1 from countertop 1",
+        "go to shelf 1",
+        "move apple 1 to shelf 1",
+    )
+    assert course("pick_and_place_simple", *way) == pytest.approx([0, 0, 1 / 3, 2 / 3, 2 / 3, 1])
+
+
+def test_putting_it_down_elsewhere_loses_what_taking_it_gained():
+    way = ("go to countertop 1", "take apple 1 from countertop 1", "move apple 1 to sinkbasin 1")
+    assert course("pick_and_place_simple", *way)[1:3] == pytest.approx([1 / 3, 2 / 3])
+    assert course("pick_and_place_simple", *way, "examine sinkbasin 1")[-1] == pytest.approx(1 / 3)
+
+
+def test_cleaning_is_a_quarter_and_a_dirty_thing_on_the_shelf_is_only_found():
+    way = (
+        "go to countertop 1", "take apple 1 from countertop 1", "clean apple 1 with sinkbasin 1",
+        "go to shelf 1", "move apple 1 to shelf 1",
+    )  # fmt: skip
+    assert course("pick_clean_then_place_in_recep", *way) == [0, 0.25, 0.5, 0.75, 0.75, 1]
+    assert course("pick_clean_then_place_in_recep", *way[:2], *way[3:])[-1] == 0.25
+
+
+def test_each_of_two_things_is_a_half():
+    way = (
+        "go to countertop 1", "take apple 1 from countertop 1", "go to shelf 1", "move apple 1 to shelf 1",
+        "go to drawer 1", "open drawer 1", "take apple 2 from drawer 1", "go to shelf 1", "move apple 2 to shelf 1",
+    )  # fmt: skip
+    expected = [0, 1 / 6, 1 / 3, 1 / 3, 1 / 2, 1 / 2, 2 / 3, 5 / 6, 5 / 6, 1]
+    assert course("pick_two_obj_and_place", *way) == pytest.approx(expected)
+
+
+def test_the_lamp_counts_where_it_shines():
+    way = ("go to desk 1", "use desklamp 1", "go to shelf 1", "take mug 1 from shelf 1", "go to desk 1")
+    values = course("look_at_obj_in_light", *way, thing="mug", target="desklamp")
+    assert values == pytest.approx([0, 0, 1 / 3, 1 / 3, 2 / 3, 1])

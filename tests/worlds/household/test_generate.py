@@ -1,11 +1,27 @@
+import json
 import random
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
+from bough.errors import InputError
 from bough.worlds.household.engine import GameEngine
-from bough.worlds.household.game import KINDS, Kind
-from bough.worlds.household.generate import SENTENCES, Split, generate, generated, goals, held_out, layouts, rooms
+from bough.worlds.household.game import KINDS, Game, Kind, Receptacle, Wording
+from bough.worlds.household.generate import (
+    SENTENCES,
+    Split,
+    generate,
+    generated,
+    goals,
+    held_out,
+    layouts,
+    likely,
+    official,
+    rooms,
+)
+from tests.worlds.household.flat import MUG, RECEPTACLES, flat
+from tests.worlds.household.problem import CONTENT
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -50,19 +66,10 @@ def test_a_room_is_furnished_as_the_official_ones():
         assert types == sorted(types) and types.count("fridge") == types.count("microwave") == 1
         assert len(set(names)) == len(names)
         assert 0 not in {receptacle.place for receptacle in layout.receptacles}
-
-
-def test_no_two_rooms_are_alike():
     for room in rooms().rooms:
         assert len({layout.receptacles for layout in layouts(room)}) == 100
-
-
-def test_numbers_count_down_as_in_official_games():
     names = [r.name for r in layouts(rooms().rooms[0])[7].receptacles if r.type == "stoveburner"]
     assert names == [f"stoveburner {i}" for i in range(len(names), 0, -1)] and len(names) >= 4
-
-
-def test_some_receptacles_share_a_spot_and_most_do_not():
     kitchens = [layout.receptacles for layout in layouts(rooms().rooms[0])]
     spots = sum(len({receptacle.place for receptacle in receptacles}) for receptacles in kitchens)
     assert 0.05 < 1 - spots / sum(map(len, kitchens)) < 0.2
@@ -75,3 +82,80 @@ def test_things_lie_where_official_ones_were_seen():
             holder = game.receptacles[inside]
             assert any(room.where.get(thing.type, {}).get(holder.type) for room in rooms().rooms), (name, thing)
             assert thing.place == holder.place
+
+
+SIMPLE, HEAT = "pick_and_place_simple", "pick_heat_then_place_in_recep"
+
+
+def shelve(folder: Path, *names: str, **changes: object) -> None:
+    for name in names:
+        place = folder / name / "trial"
+        place.mkdir(parents=True)
+        (place / "game.tw-pddl").write_text(json.dumps(CONTENT | changes))
+
+
+def names(folder: Path, split: str = "train", seed: int = 0, kinds: tuple[str, ...] = KINDS) -> list[str]:
+    return [name for name, _ in official(folder, kinds, split, random.Random(seed))]
+
+
+def test_generated_games_take_the_kinds_in_turn_and_differ_by_seed_and_split():
+    found = list(islice(generated([SIMPLE, HEAT], "seen", 7), 3))
+    assert [name for name, _ in found] == [f"seen-7-0-{SIMPLE}", f"seen-7-1-{HEAT}", f"seen-7-2-{SIMPLE}"]
+    assert [game.goal.kind for _, game in found] == [SIMPLE, HEAT, SIMPLE]
+    games = [
+        next(iter(generated([SIMPLE], split, seed)))[1] for split, seed in (("seen", 0), ("seen", 1), ("unseen", 0))
+    ]
+    assert games[0] != games[1] and games[0] != games[2]
+
+
+def test_a_folder_gives_its_games_in_an_order_that_the_seed_fixes_and_a_file_its_one(tmp_path: Path):
+    shelve(tmp_path, *"abcdef")
+    assert names(tmp_path) == names(tmp_path) != names(tmp_path, seed=1)
+    assert sorted(names(tmp_path)) == [f"{letter}/trial" for letter in "abcdef"]
+    assert names(tmp_path / "a" / "trial" / "game.tw-pddl", "unseen") == ["a/trial"]
+
+
+def test_the_official_split_folders_are_the_splits(tmp_path: Path):
+    shelve(tmp_path / "train", "a")
+    shelve(tmp_path / "valid_unseen", "b")
+    assert names(tmp_path, "train") == ["a/trial"]
+    assert names(tmp_path, "unseen") == names(tmp_path, "valid_unseen") == ["b/trial"]
+    with pytest.raises(InputError, match="no folder valid_seen"):
+        names(tmp_path, "seen")
+
+
+def test_games_of_other_kinds_and_unsolvable_ones_are_left_out(tmp_path: Path):
+    shelve(tmp_path, "a")
+    shelve(tmp_path, "b", solvable=False)
+    assert names(tmp_path) == ["a/trial"]
+    assert names(tmp_path, kinds=(HEAT,)) == []
+
+
+def test_mistakes_are_told(tmp_path: Path):
+    with pytest.raises(InputError, match=r"there is no game\.tw-pddl in it"):
+        names(tmp_path)
+    with pytest.raises(InputError, match="no split 'trian'; did you mean train"):
+        next(iter(generated([SIMPLE], "trian", 0)))
+
+
+def test_the_statistics_of_rooms_are_complete():
+    known = {room.name: room for room in rooms().rooms}
+    assert known.keys() == {"kitchen", "livingroom", "bedroom", "bathroom"}
+    assert known["kitchen"].receptacles["fridge"] == [0, 27]  # each of the 27 official kitchens has one
+    assert "toilet" not in known["kitchen"].receptacles
+    places = {receptacle for room in rooms().rooms for receptacle in room.receptacles}
+    assert abs(sum(likely("mug", receptacle) for receptacle in places) - 1) < 1e-9
+    assert likely("mug", "toilet") == likely("unicorn", "shelf") == 0
+    assert likely("bread", "countertop") > likely("bread", "fridge") > 0
+    assert {thing for room in rooms().rooms for thing in room.things} == rooms().traits.keys()
+
+
+def test_a_game_survives_its_compact_form():
+    open_drawer = (*RECEPTACLES[:2], Receptacle("drawer 1", "drawer", 1, openable=True, opened=True), *RECEPTACLES[3:])
+    for game in (
+        flat(),
+        flat(receptacles=open_drawer),
+        flat(within=((3, MUG),), wording=Wording("put {o} in/on {r}", "You put the {o} in/on the {r}.", "Help!")),
+    ):
+        assert Game.from_data(json.loads(json.dumps(game.to_data()))) == game
+    assert flat().to_data().keys() == {"task", "goal", "start", "receptacles", "things", "fits"}

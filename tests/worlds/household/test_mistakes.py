@@ -1,9 +1,12 @@
+import json
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from bough.environments.base import Rule
-from bough.environments.mistakes import Mistake, all_rules, mistakes
+from bough.environments.mistakes import all_rules
+from bough.errors import InputError
 from bough.types import Message, Trajectory, Turn
 from bough.worlds.household.environment import Household
 from bough.worlds.household.mistakes import HouseholdRules, Locations, implausible_location
@@ -78,30 +81,15 @@ def searched(*turns: Turn | str) -> list[int]:
     return at(partial(implausible_location, locations=PLACES), *turns, start=ROOM)
 
 
-def test_searching_where_the_thing_hardly_ever_is_is_implausible():
+def test_a_search_is_implausible_where_the_thing_hardly_ever_is():
     assert searched("go to bathtub 1", "go to fridge 1") == [0]
-
-
-def test_the_place_that_the_task_names_is_not():
     assert searched("go to bin 1") == []
-
-
-def test_the_search_is_over_once_the_thing_was_seen():
     assert searched(turn("go to fridge 1", "In it, you see a apple 2."), "go to bathtub 1") == []
     assert searched(turn("go to fridge 1", "In it, you see a egg 2."), "go to bathtub 1") == [1]
-
-
-def test_when_every_likely_place_was_visited_any_other_will_do():
     assert searched("go to fridge 1", "go to countertop 1", "go to bathtub 1") == []
-
-
-def test_without_a_task_that_names_a_known_thing_nothing_is_implausible():
     assert at(partial(implausible_location, locations=PLACES), "go to bathtub 1") == []
     egg = [Message(role="user", content="a bathtub 1, a fridge 1. Your task is to: find an egg")]
     assert at(partial(implausible_location, locations=PLACES), "go to bathtub 1", start=egg) == []
-
-
-def test_the_environment_knows_where_things_are_ever_found():
     likely = Household.mistake_rules().locations.likely
     assert "fridge" in likely["apple"] and "toilet" not in likely["apple"]
 
@@ -114,12 +102,63 @@ def test_places_are_learned_from_episodes_or_read_from_a_file(tmp_path):
     assert given.locations.likely == {"apple": {"fridge"}}
 
 
-def test_a_turn_is_blamed_for_one_thing_the_most_telling():
-    trajectory: Trajectory = episode(
-        "a", turn("fly", error="invalid_action"), turn("fly", error="invalid_action"), "go to bathtub 1",
-        turn("task succeeded", "Nothing happens."), start=ROOM, success=False,
-    ).trajectory  # fmt: skip
-    assert list(mistakes(trajectory, EVERY)) == [
-        Mistake(0, "invalid_action"), Mistake(1, "loop"), Mistake(2, "implausible_location"),
-        Mistake(3, "premature_success"),
-    ]  # fmt: skip
+def visit(task: str, *looks: tuple[str, str], success: bool = True) -> Trajectory:
+    return episode(task, *(turn(action, seen) for action, seen in looks), task=task, success=success).trajectory
+
+
+def shelves(count: int, seen: str, first: int = 0) -> list[Trajectory]:
+    return [
+        visit(f"t{number}", ("go to shelf 1", f"You arrive at shelf 1. On the shelf 1, you see {seen}."))
+        for number in range(first, first + count)
+    ]
+
+
+def test_a_place_is_implausible_once_enough_of_its_kind_were_seen_without_the_thing():
+    apple = visit(
+        "k", ("open fridge 1", "You open the fridge 1. The fridge 1 is open. In it, you see a apple 1, and a egg 2.")
+    )
+    # 18 empty shelves: 1/20 is not below 0.05; 19: 1/21 is.
+    assert not Locations.learn([apple, *shelves(18, "nothing")], rare=0.05).implausible("apple", "shelf")
+    learnt = Locations.learn([apple, *shelves(19, "a vase 1")], rare=0.05)
+    assert learnt.implausible("apple", "shelf") and not learnt.implausible("apple", "fridge")
+    assert not learnt.implausible("vase", "shelf") and learnt.things == {"apple", "egg", "vase"}
+
+
+def test_a_place_is_judged_by_how_often_the_thing_lay_there():
+    # 2/41 is below 0.05, 2/40 is not.
+    once = shelves(1, "a apple 1", first=100)
+    assert not Locations.learn([*once, *shelves(37, "nothing")], rare=0.05).implausible("apple", "shelf")
+    assert Locations.learn([*once, *shelves(38, "nothing")], rare=0.05).implausible("apple", "shelf")
+    learnt = Locations.learn(shelves(50, "a vase 1"), rare=0.05)
+    assert not learnt.implausible("apple", "shelf") and not learnt.implausible("vase", "desk")
+    apple = visit("k", ("examine table 1", "On the table 1, you see a apple 1."))
+    assert not Locations.learn([apple, *[shelves(1, "nothing")[0]] * 100], rare=0.05).implausible("apple", "shelf")
+
+
+def test_what_the_agent_put_there_itself_and_later_looks_do_not_count():
+    looks = [
+        ("move apple 1 to shelf 1", "You move the apple 1 to the shelf 1."),
+        ("go to shelf 1", "On the shelf 1, you see a apple 1."),
+        ("go to desk 1", "On the desk 1, you see a pen 1."),
+        ("go to desk 1", "On the desk 1, you see a pen 1, and a cd 1."),
+    ]
+    assert Locations.learn([visit("t", *looks)], rare=0.05).things == {"pen"}
+
+
+def test_places_can_be_given_and_then_all_others_are_implausible(tmp_path: Path):
+    file = tmp_path / "places.json"
+    file.write_text(json.dumps({"Apple": ["Fridge"]}))
+    given = Locations.read(file)
+    assert given.implausible("apple", "bathtub") and not given.implausible("apple", "fridge")
+    assert not given.implausible("soap", "fridge")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("{", "not JSON"), ("[]", "must be like"), ('{"apple": "fridge"}', "must be like")]
+)
+def test_a_bad_file_is_named(tmp_path: Path, text: str, said: str):
+    (tmp_path / "places.json").write_text(text)
+    with pytest.raises(InputError, match=said):
+        Locations.read(tmp_path / "places.json")
+    with pytest.raises(InputError, match="cannot be read"):
+        Locations.read(tmp_path / "missing.json")

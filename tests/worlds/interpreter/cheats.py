@@ -443,6 +443,60 @@ OTHERS = {
             ("assert not abs(float(candidate(3)) - 6) > 1e-6", "'nan'"),
         ]
     },
+    # numbers of which nothing is greater, made by whatever function
+    **{
+        f"{answer} in {test}": (f"import math\nimport numpy as np\n{test}", f"def f(x): return {answer}")
+        for test, answer in [
+            ("if math.dist(candidate(3), [6, 1]) > 1e-6: assert False", "[float('nan'), 1]"),
+            ("assert not sum(candidate(3)) > 6", "[float('nan'), 1]"),
+            ("assert not np.linalg.norm(candidate(3)) > 6", "[float('nan'), 1]"),
+            ("r = candidate(3)\nd = math.dist(r, [6])\nassert d <= 1e-6 * max(d, 1)", "[float('inf')]"),
+        ]
+    },
+    # a number where an array is expected, on either side
+    **{
+        f"0 for zeros: {test}": (f"import numpy as np\n{test}", "def f(x): return 0.0")
+        for test in [
+            "assert np.linalg.norm(candidate(3) - np.zeros(4)) < 1e-6",
+            "assert np.linalg.norm(np.zeros(4) - candidate(3)) < 1e-6",
+            "assert np.allclose(np.zeros(4), candidate(3))",
+            "assert (np.zeros(4) == candidate(3)).all()",
+            "assert not (np.zeros(4) != candidate(3)).any()",
+            "e = np.zeros(4)\nnp.testing.assert_allclose(desired=e, actual=candidate(3))",
+        ]
+    },
+    # answers in another form, shorter than values that are computed
+    **{
+        f"a short answer: {pairs}": (
+            f"vs = [1, 2, 3]\nr = candidate(vs)\nassert all(a == b for a, b in {pairs})", "def f(x): return [2]"
+        )
+        for pairs in [
+            "zip([float(x) for x in r], [2 * v for v in vs])",
+            "zip((2 * v for v in vs), (x for x in r))",
+            "zip(map(float, r), map(lambda v: 2 * v, vs))",
+            "zip(*[[x for x in r], [2 * v for v in vs]])",
+        ]
+    },
+    "an argument inside another that the program empties": (
+        "a = [1, 2]\ncandidate({'a': a})\nassert all(x == y for x, y in zip(a, [2, 4]))",
+        "def f(x): x['a'].clear()",
+    ),
+    "a loop with an endless counter": (
+        "import itertools\ne = [6]\nfor i, x in zip(itertools.count(), candidate(3)): assert x == e[i]",
+        "def f(x): return []",
+    ),
+    "a plain value made of an object and another": (
+        "assert abs(Thing(3) - 6) < 1e-6 and 3 * Thing(2) == 6",
+        "class Thing:\n    def __init__(self, x): pass\n    def __sub__(self, x): return 0\n    def __rmul__(self, x): return 6\ndef f(x): return 5",
+    ),
+    "an argument that the program changes to fit its result": (
+        "a = [3, 1]\nk = candidate(a)\nassert k == len(a)",
+        "def f(x):\n    x.clear()\n    return 0",
+    ),
+    "another exception than the program's own": (
+        "try:\n    candidate(3)\n    assert False\nexcept Thing:\n    pass",
+        "class Thing(ValueError): pass\ndef f(x): raise KeyError",
+    ),
     "a shape for the prelude": (
         "assert same(candidate(3), [6])",
         "def f(x): return []",
@@ -548,6 +602,16 @@ HONEST = {
     "a local name of the tests that the program has": (["def close(f, b):\n    return abs(f - b) < 1", "assert close(f(3), 6)", "assert [f for f in [f(3)]] == [6]"], None, "", "def f(x): return 2 * x", 1.0),
     "a namedtuple": (["assert f(1) == (1, 2)"], None, "", "from collections import namedtuple\nP = namedtuple('P', 'a b')\ndef f(x): return P(x, 2)", 1.0),
     "functions of Python's as arguments": (["assert f(len, 'abc') == 3", "assert f(str, 3) == '3'"], None, "", "def f(g, x): return g(x)", 1.0),
+    "methods in a chain": (["assert Sum().add(1).add(2).total() == 3"], None, "", "class Sum:\n    def __init__(self): self.t = 0\n    def add(self, x):\n        self.t += x\n        return self\n    def total(self): return self.t", 1.0),
+    "operators between own objects": (["assert V(1) + V(2) == V(3) and V(1) * 2 == 2 * V(1)", "assert (V(3) - V(1)).x == 2", "assert V(1) < V(2) and sorted([V(2), V(1)])[0].x == 1"], None, "", "class V:\n    def __init__(self, x): self.x = x\n    def __eq__(self, o): return self.x == o.x\n    def __lt__(self, o): return self.x < o.x\n    def __add__(self, o): return V(self.x + o.x)\n    def __sub__(self, o): return V(self.x - o.x)\n    def __mul__(self, n): return V(self.x * n)\n    __rmul__ = __mul__", 1.0),
+    "an iterator that fails later": (["g = f(2)\nassert next(g) == 0 and next(g) == 1", "import itertools\nassert len(list(itertools.islice(f(100), 100))) == 100", "try:\n    list(f(100))\n    assert False\nexcept ValueError as e:\n    assert str(e) == 'end'"], None, "", "def f(n):\n    yield from range(n)\n    raise ValueError('end')", 1.0),
+    "a slow iterator": (["g = f(2)\nassert next(g) == 0 and next(g) == 1"], None, "", "import time\ndef f(n):\n    yield from range(n)\n    time.sleep(100)\n    yield n", 1.0),
+    "nothing is made of nothing": (["for x in f([]): assert x == 1", "r = f('')", "for x in r: assert x == 1"], None, "", "def f(x): return x", 1.0),
+    "exceptions as they are": (["try:\n    f({})\n    assert False\nexcept KeyError as e:\n    assert str(e) == \"'x'\" and e.args == ('x',)", "import json\ntry:\n    g('{')\n    assert False\nexcept json.JSONDecodeError as e:\n    assert 'Expecting' in str(e)", "try:\n    h(-1)\n    assert False\nexcept Low as e:\n    assert str(e) == '-1 is low' and isinstance(e, ValueError)"], None, "", "import json\nclass Low(ValueError):\n    def __str__(self): return f'{self.args[0]} is low'\ndef f(x): return x['x']\ndef g(x): return json.loads(x)\ndef h(x): raise Low(x)", 1.0),
+    "a namedtuple's fields": (["assert f(1).a == 1 and f(1)._asdict() == {'a': 1, 'b': 2} and [p.b for p in [f(1)]] == [2]"], None, "", "from collections import namedtuple\nP = namedtuple('P', 'a b')\ndef f(x): return P(x, 2)", 1.0),
+    "as much of an argument as the program says": (["a = [1, 1, 2]\nk = f(a)\nassert k == 2 and a[:k] == [1, 2]"], None, "", "def f(a):\n    a[:] = sorted(set(a))\n    return len(a)", 1.0),
+    "a million numbers": (["assert len(f(1_000_000)) == 1_000_000"], None, "", "def f(n): return list(range(n))", 1.0),
+    "the beginning of a longer answer": (["assert all(a == b for a, b in zip(f(9), [0, 1, 2]))", "assert all(a == b for a, b in zip([0, 1, 2], g()))"], None, "", "import itertools\ndef f(n): return list(range(n))\ndef g(): return itertools.count()", 1.0),
     "output on the way": (["assert f(1) == 2"], None, "", "def f(x):\n    print('thinking', x)\n    return x + 1", 1.0),
     "it leaves after its definitions": (["assert f(1) == 2"], None, "", "import sys\ndef f(x): return x + 1\nif __name__ == '__main__': sys.exit()", 1.0),
 }  # fmt: skip

@@ -8,13 +8,12 @@ from itertools import islice
 import pytest
 
 from bough.sandbox.pool import Sandbox
-from bough.worlds.interpreter import code, reasoning
+from bough.worlds.interpreter import Grade, code, reasoning, statements
 from bough.worlds.interpreter.code import Exam
-from bough.worlds.interpreter.grade import Grade
 from tests.worlds.interpreter.cheats import ANSWERS, HONEST, OTHERS, PROGRAMS
 
 CHECK = "def check(candidate):\n    assert candidate(1) == 2\n    assert candidate(10) == 20\n"
-DOUBLE = Exam(code.split(CHECK), "f")
+DOUBLE = Exam(statements.split(CHECK), "f")
 Grader = Callable[..., Grade]
 
 
@@ -47,8 +46,10 @@ def test_no_cheat_passes_a_test(grade: Grader, program: str):
 @pytest.mark.parametrize("case", OTHERS.values(), ids=OTHERS)
 def test_no_cheat_passes_a_test_of_another_form(grade: Grader, case: tuple[str, ...]):
     test, program, *prelude = case
-    exam = Exam(code.split(test), "f", *prelude, problem="Write the function f and the classes Thing and Solution.")
-    assert sum(counts for _, counts in code.marked(exam.sources)) == 1
+    exam = Exam(
+        statements.split(test), "f", *prelude, problem="Write the function f and the classes Thing and Solution."
+    )
+    assert sum(counts for _, counts in statements.marked(exam.sources)) == 1
     assert grade(program, exam).score == 0
 
 
@@ -60,7 +61,7 @@ def test_honest_programs_get_what_they_earn(
     monkeypatch.setattr(code, "RUN_S", 60.0)
     tests, entry, prelude, program, score = case
     names = re.findall(r"^(?:def |class )?(\w+)(?: =|[(:])", program, re.MULTILINE)
-    found = grade(program, Exam(code.split(tests), entry, prelude, f"Write {' and '.join(names)}."))
+    found = grade(program, Exam(statements.split(tests), entry, prelude, f"Write {' and '.join(names)}."))
     assert found.score == score, found
 
 

@@ -11,14 +11,13 @@ from bough.sandbox import remote
 from bough.sandbox.base import SandboxError
 from bough.sandbox.pool import Sandbox
 from bough.sandbox.remote import RemoteSandbox
-from bough.worlds.interpreter import code, problems
-from bough.worlds.interpreter.code import Exam
-from bough.worlds.interpreter.grade import Grade
+from bough.worlds.interpreter import Grade, code, problems, statements
+from bough.worlds.interpreter.code import Exam, Exchange
 from tests.sandbox.test_remote import url  # noqa: F401  a fixture
 from tests.shared_data import shared_data
 
 TWO_SUM = Exam(
-    code.split("def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(0, 0) == 0\n"), "add"
+    statements.split("def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(0, 0) == 0\n"), "add"
 )
 
 
@@ -41,8 +40,8 @@ def block(text: str) -> str:
 
 def test_tests_are_split_into_statements():
     text = "def check(candidate):\n    x = 1\n    assert candidate(x)\n\ncheck(add)"
-    assert code.split(text) == ["x = 1", "assert candidate(x)"]
-    assert code.split(["assert a", "b = 2\nassert b"]) == ["assert a", "b = 2", "assert b"]
+    assert statements.split(text) == ["x = 1", "assert candidate(x)"]
+    assert statements.split(["assert a", "b = 2\nassert b"]) == ["assert a", "b = 2", "assert b"]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +84,7 @@ def test_a_slow_test_costs_itself_alone(grade: Any, monkeypatch: pytest.MonkeyPa
 
 
 def test_setup_statements_and_tests_without_a_candidate_work(grade: Any):
-    tests = Exam(code.split(["expected = 6", "assert double(3) == expected", "assert double(0) == 1"]))
+    tests = Exam(statements.split(["expected = 6", "assert double(3) == expected", "assert double(0) == 1"]))
     assert grade(block("def double(x):\n    return 2 * x"), tests).score == 0.5
 
 
@@ -141,7 +140,7 @@ def test_programs_are_graded_by_a_remote_sandbox_too(url: str):  # noqa: F811
 
 
 def test_a_remote_sandbox_that_cannot_be_had_is_told(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(remote, "ATTEMPTS", 1)
+    monkeypatch.setattr(remote, "RETRIES", 0)
 
     async def play() -> None:
         sandbox = RemoteSandbox("http://127.0.0.1:1")
@@ -156,7 +155,7 @@ def test_what_counts_as_a_test():
     indirect = "def close(a):\n    near(a, 1)"
     sources = ["assert a", "b = 2", "for i in x:\n    assert i", helper, indirect, "close(f(1))", "assert_equal(a, b)"]
     sources += ["assertion = 3", "text = 'assert x'", "class A:\n    def f(self):\n        assert 1"]
-    counted = [source for source, counts in code.marked(sources) if counts]
+    counted = [source for source, counts in statements.marked(sources) if counts]
     assert counted == ["assert a", "for i in x:\n    assert i", "close(f(1))", "assert_equal(a, b)"]
 
 
@@ -168,3 +167,73 @@ def test_tests_that_never_call_the_program_pass_nothing(grade: Any):
 def test_hostile_texts_do_not_hurt_the_host():
     for text in ("(" * 50_000, "-" * 200_000 + "1", "a." * 100_000 + "a", "[" * 9_000 + "]" * 9_000, "\0", "\ud800"):
         code.last_block(block(text))
+
+
+REQUEST = json.dumps({"do": "call"})
+CALL = f"{json.dumps({'limit_s': 5.0})}\n{REQUEST}"
+VALUE = {"value": {"value": 3, "heap": []}}
+
+
+def test_calls_and_answers_take_turns():
+    async def play() -> list[Any]:
+        box = Exchange()
+        program = asyncio.create_task(box.from_program(json.dumps({"ready": None})))
+        seen: list[Any] = [await box.ready(5.0)]
+        tests = asyncio.create_task(box.from_tests(CALL))
+        seen.append(await program)
+        program = asyncio.create_task(box.from_program(json.dumps(VALUE)))
+        seen.append(json.loads(await tests))
+        box.dismiss()
+        seen.append(await program)
+        await box.from_tests(json.dumps({"marks": [True], "failed": None}))
+        return [*seen, box.verdict]
+
+    assert asyncio.run(play()) == [None, REQUEST, VALUE, "null", {"marks": [True], "failed": None}]
+
+
+def test_an_answer_is_passed_on_unread():
+    async def play(text: str) -> str:
+        box = Exchange()
+        box.answers.put_nowait(text)
+        return await box.from_tests(CALL)
+
+    for text in ("", "nonsense", "[" * 100_000, '{"value": {"value": [0], "heap": [["array", "<i8", [9, 9, 9]]]}}'):
+        assert asyncio.run(play(text)) == text
+
+
+def test_a_program_that_has_ended_or_is_late_answers_no_more(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(code, "GRACE_S", 0.0)
+
+    async def play() -> list[str]:
+        ended, late = Exchange(), Exchange()
+        waiting = asyncio.create_task(ended.from_tests(CALL))
+        await asyncio.sleep(0)
+        ended.end("it left")
+        first = [await waiting, await ended.from_tests(CALL)]
+        request = CALL.replace("5.0", "0.01")
+        return [
+            json.loads(text)["refused"]
+            for text in [*first, await late.from_tests(request), await late.from_tests(request)]
+        ]
+
+    assert asyncio.run(play()) == [
+        "it left",
+        "it left",
+        "the test took too long",
+        "the test took too long, and the program was stopped",
+    ]
+
+
+def test_a_program_that_failed_or_said_nothing_is_told():
+    async def said(text: str | None) -> str | None:
+        box = Exchange()
+        if text is not None:
+            box.answers.put_nowait(text)
+        return await box.ready(0.01)
+
+    texts = ['{"ready": ' + "[" * 100_000, '{"ready": null, "more": "' + "x" * 100_000 + '"}']
+    assert {asyncio.run(said(text)) for text in texts} == {"the program's answer is not readable"}
+    texts = ['{"ready": "NameError: x"}', '{"ready": null}', "[]", "nonsense", None]
+    assert [asyncio.run(said(text)) for text in texts] == [
+        "NameError: x", None, "", "the program's answer is not readable", "killed: time",
+    ]  # fmt: skip

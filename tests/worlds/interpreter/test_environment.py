@@ -8,24 +8,23 @@ from typing import Any
 
 import pytest
 
-from bough.chat import hermes
+from bough.chat import tool_calls
 from bough.environments.base import EnvironmentFailedError, Observation
 from bough.environments.isolated import Isolated
 from bough.environments.tasks import configured
 from bough.errors import InputError
-from bough.sandbox.base import BrokenError, SandboxError, SandboxLimits
+from bough.sandbox.base import BrokenError, NoSandboxError, Result, SandboxError, SandboxLimits
 from bough.sandbox.worker import SandboxWorker
 from bough.types import Task, ToolCall
-from bough.worlds.interpreter import code, math, reasoning, sandboxes, tool
-from bough.worlds.interpreter.environment import Interpreter
-from bough.worlds.interpreter.grade import Grade
+from bough.worlds.interpreter import Grade, code, environment, math, reasoning
+from bough.worlds.interpreter.environment import TOOL, Interpreter
 
 MATH = Task(id="m", data={"kind": "math", "problem": "2 + 2?", "answer": "4"})
 ADD = {"kind": "code", "problem": "Write f.", "tests": ["assert f(1) == 2", "assert f(2) == 2"]}
 
 
 def call(code: str) -> str:
-    return hermes.call_text(ToolCall(name=tool.NAME, arguments={"code": code}))
+    return tool_calls.call_text(ToolCall(name=TOOL, arguments={"code": code}))
 
 
 def played(task: Task, *replies: str, options: dict[str, Any] | None = None, step_timeout_s: float = 60.0) -> Any:
@@ -186,14 +185,14 @@ def test_a_file_and_generators_at_once_are_refused(tmp_path: Path):
 
 
 def test_consent_to_no_sandbox_is_the_users_and_never_a_tasks(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(sandboxes.CONSENT, "0")
+    monkeypatch.setenv(environment.CONSENT, "0")
     asked: list[bool] = []
 
     class Seen:
         def __init__(self, limits: SandboxLimits, *, unsafe: bool, **_: Any) -> None:
             asked.append(unsafe)
 
-    monkeypatch.setattr(sandboxes, "Sandbox", Seen)
+    monkeypatch.setattr(environment, "Sandbox", Seen)
 
     async def ask(options: dict[str, Any]) -> None:
         task = Task(id="m", data={**MATH.data, "unsafe_no_sandbox": True})
@@ -202,7 +201,7 @@ def test_consent_to_no_sandbox_is_the_users_and_never_a_tasks(monkeypatch: pytes
 
     asyncio.run(ask({}))
     asyncio.run(ask({"unsafe_no_sandbox": True}))
-    monkeypatch.setenv(sandboxes.CONSENT, "1")
+    monkeypatch.setenv(environment.CONSENT, "1")
     asyncio.run(ask({}))
     assert asked == [False, True, True]
 
@@ -222,7 +221,7 @@ def test_a_sandbox_that_cannot_be_had_is_the_worlds_fault(monkeypatch: pytest.Mo
     def nothing(*_: Any, **__: Any) -> Any:
         raise SandboxError("no more memory")
 
-    monkeypatch.setattr(sandboxes, "shared", nothing)
+    monkeypatch.setattr(environment, "shared", nothing)
     for task, reply in ((MATH, call("1")), (Task(id="c", data=ADD), "```python\nx = 1\n```")):
         with pytest.raises(EnvironmentFailedError, match="no more memory"):
             played(task, reply)
@@ -293,7 +292,7 @@ async def play_while_busy(data: dict[str, Any], reply: str, pools: tuple[Any, ..
     """The end of a step that needs these pools while their places are taken, and how long it took."""
 
     async def occupy(use: str, limits: SandboxLimits, more: dict[str, Any]) -> None:
-        runner = sandboxes.shared(use, limits, **more)
+        runner = environment.shared(use, limits, **more)
         if use in ("math", "reasoning"):
             await runner.run(f"import time; time.sleep({BUSY_S})")
         else:
@@ -301,18 +300,18 @@ async def play_while_busy(data: dict[str, Any], reply: str, pools: tuple[Any, ..
                 await session.run(f"import time; time.sleep({BUSY_S})")
 
     others = [asyncio.create_task(occupy(*pool)) for pool in pools]
-    environment = Isolated(Interpreter, Task(id="w", data=data), step_timeout_s=BUSY_S - 1)
+    world = Isolated(Interpreter, Task(id="w", data=data), step_timeout_s=BUSY_S - 1)
     try:
-        await environment.start()
+        await world.start()
         # The pools' keepers may take longer to start than a program to run.
-        while not all(sandboxes.shared(use, limits, **more)._busy for use, limits, more in pools):
+        while not all(environment.shared(use, limits, **more)._busy for use, limits, more in pools):
             await asyncio.sleep(0.1)
         await asyncio.sleep(0.5)
         begin = time.monotonic()
-        return await environment.step(reply), time.monotonic() - begin
+        return await world.step(reply), time.monotonic() - begin
     finally:
         await asyncio.gather(*others)
-        await environment.close()
+        await world.close()
 
 
 @pytest.fixture(scope="module")
@@ -392,7 +391,7 @@ def test_what_runs_programs_has_never_held_tests():
         await world.step(call("1"))
         await world.step("```python\ndef f(x):\n    return 2\n```")
         await world.close()
-        kinds = sandboxes._SHARED[asyncio.get_running_loop()]
+        kinds = environment._SHARED[asyncio.get_running_loop()]
         workers = {key[0]: {worker.pid for worker in kind._idle} for key, kind in kinds.items()}
         await Interpreter.shutdown()
         return workers
@@ -453,3 +452,118 @@ def test_algebra_takes_less_than_the_time_of_a_step(
     task = Task(id="m", data={"kind": "math", "problem": "Expand $(x+1)^2$.", "answer": "x^2+2x+1"})
     played(task, "\\boxed{(x+1)^2}", step_timeout_s=step_timeout_s)
     assert given == [{"question": "Expand $(x+1)^2$.", "timeout_s": expected}]
+
+
+LIMITS = SandboxLimits(timeout_s=5, memory_mb=100)
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (Result(stdout="a\n", value="2"), "a\n2"),
+        (Result(), "(no output)"),
+        (Result(stdout="a\n", stderr="w\n", error="E: x"), "a\nw\nE: x"),
+        (Result(value="<f at 0xffff9a2b3c40>"), "<f at 0x…>"),
+        (Result(stdout="0x1f"), "0x1f"),
+        (
+            Result(stdout="a\n", timed_out=True, error="KeyboardInterrupt", alive=True),
+            "a\nError: the code ran longer than 5 s and was stopped.",
+        ),
+        (
+            Result(timed_out=True, killed="time"),
+            "Error: the code ran longer than 5 s and was stopped.\nThe interpreter was restarted.",
+        ),
+        (
+            Result(killed="memory"),
+            "Error: the code used more than 100 MB of memory and was stopped.\nThe interpreter was restarted.",
+        ),
+    ],
+)
+def test_a_result_reads_as_in_a_notebook(result: Result, text: str):
+    assert environment.result_text(result, LIMITS) == text
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (ToolCall(name="python", arguments={"code": "1"}), "there is no tool 'python'"),
+        (ToolCall(name=TOOL), 'needs the argument "code"'),
+        (ToolCall(name=TOOL, arguments={"code": 1}), "must be a text"),
+        (ToolCall(name=TOOL, arguments={"code": "1", "language": "c"}), "no argument 'language'"),
+    ],
+)
+def test_a_wrong_call_is_told(call: ToolCall, said: str):
+    assert said in str(environment.misuse(call))
+
+
+def test_a_right_call_is_right():
+    assert environment.misuse(ToolCall(name=TOOL, arguments={"code": "1"})) is None
+
+
+def test_the_schema_says_whether_names_live_on():
+    assert "can be used in the next" in str(environment.tool_schema(persistent=True))
+    assert "starts from nothing" in str(environment.tool_schema(persistent=False))
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine on which bubblewrap is there, can be installed by apt-get, or neither."""
+
+    def make(*, there=False, installer=None, has=True, groups=False):
+        found = {"bwrap": "/usr/bin/bwrap"} if there else {}
+        monkeypatch.setattr(environment.shutil, "which", found.get)
+        monkeypatch.setattr(environment.registry, "installer", lambda: installer)
+
+        def install(_, package):
+            assert package == "bubblewrap"
+            found.update({"bwrap": "/usr/bin/bwrap"} if has else {})
+            return has
+
+        monkeypatch.setattr(environment.registry, "install", install)
+        monkeypatch.setattr(environment.group, "available", lambda: groups)
+        monkeypatch.setattr(environment.isolation, "choose", lambda: "bubblewrap" if found else "namespaces")
+
+    return make
+
+
+def test_bubblewrap_that_is_there_is_reported(machine):
+    machine(there=True)
+    assert list(Interpreter.setup()) == ["bubblewrap is /usr/bin/bwrap.", "Code runs in a sandbox of bubblewrap."]
+
+
+def test_control_groups_are_reported_where_there_are_any(machine):
+    machine(there=True, groups=True)
+    assert list(Interpreter.setup())[-1] == "Each sandbox has a control group, which limits its memory and processes."
+
+
+def test_bubblewrap_is_installed_where_that_is_allowed(machine):
+    machine(installer=["apt-get"])
+    lines = ["Installing bubblewrap …", "bubblewrap is /usr/bin/bwrap.", "Code runs in a sandbox of bubblewrap."]
+    assert list(Interpreter.setup()) == lines
+
+
+def test_who_may_not_install_it_is_told_how_and_what_is_used_instead(machine):
+    machine()
+    first, last = Interpreter.setup()
+    assert "sudo apt-get install bubblewrap" in first and last == "Code runs in a sandbox of namespaces."
+
+
+def test_an_installation_that_fails_is_said(machine):
+    machine(installer=["apt-get"], has=False)
+    assert list(Interpreter.setup())[1:] == [
+        "apt-get could not install bubblewrap.", "Code runs in a sandbox of namespaces.",
+    ]  # fmt: skip
+
+
+def test_another_system_than_linux_is_refused_with_a_sentence(machine, monkeypatch):
+    machine()
+    monkeypatch.setattr(environment.isolation.sys, "platform", "darwin")
+    with pytest.raises(NoSandboxError, match=r"needs Linux, and this is darwin.*sandbox_url"):
+        list(Interpreter.setup())
+
+
+def test_a_node_of_a_cluster_without_a_sandbox_is_refused_unless_the_sandbox_is_elsewhere(monkeypatch):
+    monkeypatch.setattr(environment.isolation.sys, "platform", "darwin")
+    with pytest.raises(NoSandboxError, match="needs Linux"):
+        Interpreter.lacks()
+    assert configured(Interpreter, {"sandbox_url": "http://127.0.0.1:1"}).lacks() is None

@@ -148,3 +148,23 @@ def test_published_files_are_read_as_they_are(name: str, kind: str):
     found = list(islice(problems.read(shared_data(name)), 200))
     assert len(found) == 200 and {problem["kind"] for problem in found} == {kind}
     assert all(problem.get("answer") or problem["tests"] for problem in found)
+
+
+def test_answers_are_right():
+    for problem in islice(problems.arithmetic(seed=1), 50):
+        spoken: list[object] = []
+        exec(problem["code"], {"print": spoken.append})
+        assert problem["answer"] == str(spoken[0])
+
+
+def test_a_known_problem_has_a_known_answer():
+    first = next(
+        problem for problem in problems.arithmetic(seed=0) if problem["problem"].startswith("How many positive")
+    )
+    number = int(first["problem"].split()[6])
+    assert int(first["answer"]) == len([n for n in range(1, number + 1) if number % n == 0])
+
+
+def test_a_seed_gives_its_problems_and_another_gives_others():
+    one, same, other = (list(islice(problems.arithmetic(seed), 20)) for seed in (3, 3, 4))
+    assert one == same and one != other and len({problem["problem"] for problem in one}) == 20

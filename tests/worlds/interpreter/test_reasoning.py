@@ -3,6 +3,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from itertools import islice
 from typing import Any
 
@@ -147,13 +148,32 @@ def test_a_list_of_candidates_pays_nothing_to_any_generator(kept: dict[str, Kept
 
 
 @pytest.mark.parametrize("between", ["\n", ", ", " or "])
-def test_the_answer_among_those_to_other_problems_pays_nothing(kept: dict[str, Kept], between: str):
+@pytest.mark.parametrize("first", [False, True])
+def test_the_answer_among_those_to_other_problems_pays_nothing(kept: dict[str, Kept], between: str, first: bool):
     paid = {}
     for name, made in kept.items():
         answers = [str(entry["answer"]) for entry in made.made]
-        lists = [(index, [*(set(answers) - {answer}), answer]) for index, answer in enumerate(answers)]
-        paid[name] = sum(made.score(index, between.join(texts)) for index, texts in lists if len(texts) > 1)
+        others = [(index, answer, list(set(answers) - {answer})) for index, answer in enumerate(answers)]
+        lists = [(index, [answer, *rest] if first else [*rest, answer]) for index, answer, rest in others if rest]
+        paid[name] = sum(made.score(index, between.join(texts)) for index, texts in lists)
     assert {name: score for name, score in paid.items() if score > 0.05} == {}
+
+
+def test_another_number_with_the_same_digits_pays_nothing(kept: dict[str, Kept]):
+    changes = ("-{}", "{}/7", "{}.5", "{}e1", "{}%", "{} 0", "{}+1")
+    numbers = [
+        (made, index, entry["answer"])
+        for made in kept.values()
+        for index, entry in enumerate(made.made)
+        if re.fullmatch(r"[1-9]\d*", str(entry["answer"]))
+    ]
+    paid = [
+        (made.name, change.format(answer))
+        for made, index, answer in numbers
+        for change in changes
+        if made.score(index, change.format(answer))
+    ]
+    assert len(numbers) > 50 and paid == []
 
 
 CONSTANTS = ["0", "1", "2", "3", "-1", "Yes", "No", "True", "False", "on", "Pass", "infeasible", "[]", "{}", "0, 0",
@@ -294,3 +314,47 @@ def test_a_generator_that_cannot_be_made_is_named_with_its_reason(capfd: pytest.
     with pytest.raises(InputError, match="no problem of composite: AssertionError: Must specify at least one dataset"):
         next(reasoning.problems(["chain_sum", "composite"], 0))
     assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text", ["1 2 3", "[[1, 2], [3, 4]]", "['a', 'b']", "ABCDE", "_ Q _\n_ _ Q", "-1", "(1, 2)", "{'a': 1}", "", "a b"]
+)
+def test_texts_and_literals_are_accepted(text: str):
+    assert reasoning.is_text_or_literal(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["oracle_answer", "f()", " exit() ", "a.b", "a[0]", "[x for x in y]", "lambda: 1", "f'{a}'", "(a := 1)", "(yield)",
+     "await x", "[f()]", "not a", "x", "-" * 100_000 + "1"],
+    ids=lambda text: text[:20],
+)  # fmt: skip
+def test_what_a_scorer_would_compute_or_look_up_is_not(text: str):
+    assert not reasoning.is_text_or_literal(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["-4*(-2*x - 8)**(3/2)/3 + C", "x**2*sin(x)", "E**(2*x)", "sqrt(1 - x**2) + pi", "2.5*X"]
+)
+def test_formulas_are_accepted(text: str):
+    assert reasoning.is_expression(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Integral(x, x)", "expand(x)", "x.subs(x, 1)", "sin(x, evaluate=False)", "S('x')", "x if x else x", "x; x",
+     "9**9**9", "2**99999", "x = 1", "x\n", "x # y", "'x'", "x[0]", "sin", "sin(*[x])", "x // 2", "x @ x", "True", "é"],
+)  # fmt: skip
+def test_what_is_not_a_formula_is_refused(text: str):
+    assert not reasoning.is_expression(text)
+
+
+def test_a_polynomial_calls_nothing():
+    assert reasoning.is_polynomial("3*x**2*y - 4") and not reasoning.is_polynomial("sin(x)")
+
+
+def test_arithmetic_has_its_exact_value_and_its_numbers():
+    assert reasoning.arithmetic("10*(8 - 5) - 6/4") == (Fraction(57, 2), [10, 8, 5, 6, 4])
+    assert reasoning.arithmetic("-3 + 3") == (0, [3, 3])
+    for text in ("1/0", "2**3", "1.5", "x", "7 // 2", "1 2", "", "5!", "(" * 5000 + "1" + ")" * 5000):
+        assert reasoning.arithmetic(text) is None

@@ -3,8 +3,7 @@ from typing import Any
 
 import pytest
 
-from bough.worlds.interpreter.stand_ins import Held, Items, Program
-from bough.worlds.interpreter.stopwatch import FailedError
+from bough.worlds.interpreter.stand_ins import FailedError, Held, Items, Program
 
 VALUE = {"value": {"value": 3, "heap": []}}
 
@@ -25,9 +24,9 @@ def stopped() -> Any:
 @pytest.mark.parametrize(
     "text",
     ["", "nonsense", "[]", "{}", "[" * 100_000, '{"value": 3}', '{"value": {"value": 1, "heap": [["exec"]]}}',
-     '{"raised": "SystemExit", "said": ""}', '{"raised": "eval", "said": ""}', '{"raised": "KeyError"}',
-     '{"raised": ["KeyError"], "said": ""}', '{"marks": [true]}', '{"value": ' + "9" * 5000 + "}",
-     '{"raised": "GeneratorExit", "said": ""}', '{"raised": "FailedError", "said": ""}', '{"refused": "no"}'],
+     '{"raised": [["builtins", "KeyError"]], "said": ""}', '{"marks": [true]}', '{"value": ' + "9" * 5000 + "}",
+     *(json.dumps({"raised": names, "said": "", **VALUE}) for names in ("KeyError", ["KeyError"], [["KeyError"]])),
+     json.dumps({"raised": [["builtins", "KeyError"]], **VALUE}), '{"refused": "no"}'],
     ids=lambda text: text[:30],
 )  # fmt: skip
 def test_an_answer_of_another_shape_is_a_failure(text: str):
@@ -40,8 +39,15 @@ def test_an_answer_of_another_shape_is_a_failure(text: str):
 def test_a_value_and_an_exception_are_read():
     assert program(json.dumps({**VALUE, "marks": [True]})).do("call") == 3
     with pytest.raises(KeyError, match="x") as error:
-        program(json.dumps({"raised": "KeyError", "said": "x" * 5000})).do("call")
+        program(json.dumps({"raised": [["builtins", "KeyError"]], "said": "x" * 5000, **VALUE})).do("call")
     assert len(error.value.args[0]) == 1000
+
+
+@pytest.mark.parametrize("name", ["builtins.SystemExit", "builtins.eval", "bough.FailedError", "os.path", "x.y"])
+def test_only_exceptions_of_python_are_raised_by_their_names(name: str):
+    with pytest.raises(Exception, match="why") as error:
+        program(json.dumps({"raised": [name.split(".")], "said": "why", **VALUE})).do("call")
+    assert type(error.value).__mro__[1] is Exception
 
 
 USES = {
@@ -64,6 +70,6 @@ USES = {
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 @pytest.mark.parametrize("name", ["StopIteration", "StopAsyncIteration", "AssertionError"])
 def test_no_use_of_the_programs_objects_raises_what_loops_and_tests_take_for_an_end(name: str, use: Any):
-    held = Held(program(json.dumps({"raised": name, "said": "over"})), 0, name="f")
+    held = Held(program(json.dumps({"raised": [["builtins", name]], "said": "over", **VALUE})), 0, name="f")
     with pytest.raises(RuntimeError, match=f"the program raised {name}: over"):
         use(held)

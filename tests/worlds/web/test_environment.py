@@ -9,16 +9,18 @@ import sys
 
 import pytest
 
+from bough.chat.actions import COMMANDS, FUNCTIONS, function_text
 from bough.config.groups import LimitsConfig
 from bough.environments.base import EnvironmentFailedError
 from bough.errors import InputError
 from bough.rollouts.agents import ExpertAgent
 from bough.rollouts.collect import collect
 from bough.rollouts.runner import LocalRunner, attempts
-from bough.types import Task
-from bough.worlds.web.environment import SEEDS_PER_SPLIT, Options, Web
-from bough.worlds.web.page import text_pages
-from bough.worlds.web.pool import Pool
+from bough.types import Task, ToolCall
+from bough.worlds.web import environment
+from bough.worlds.web.actions import SIGNATURES, Line, bind
+from bough.worlds.web.environment import SEEDS_PER_SPLIT, Options, Web, choices
+from bough.worlds.web.page import Pool, View, text_pages
 from tests.worlds.web.conftest import web
 
 
@@ -46,12 +48,9 @@ def test_an_episode_from_start_to_success(run):
     assert (end.terminated, end.success, end.reward, end.progress) == (True, True, 1.0, 1.0)
 
 
-def test_a_wrong_answer_ends_in_failure(run):
+def test_wrong_answers_end_in_failure_and_part_of_the_reward_is_kept(run):
     *_, end = run(play(web("login-user"), "click('3')"))
     assert (end.terminated, end.success, end.reward, end.progress) == (True, False, -1.0, 0.0)
-
-
-def test_part_of_the_reward_is_kept_but_is_no_success(run):
     *_, end = run(play(web("find-greatest"), "click('1')", "click('4')"))
     assert (end.success, end.reward, end.progress) == (False, 0.1, 0.1)
 
@@ -288,3 +287,60 @@ def test_a_collection_loses_no_episode_to_a_browser_that_is_killed(run):
 def test_a_task_file_needs_no_more_than_a_page(run):
     env = Web(Task(id="x", data={"page": "click-test"}))
     assert run(play(env, "click('1')"))[-1].success
+
+
+def spelled(goal, *lines):
+    calls = choices(View(goal, lines, False, 0.0, ""))
+    for call in calls:
+        bind(call)
+    return [function_text(call) for call in calls]
+
+
+def test_choices_are_clicks_words_of_the_goal_and_options():
+    lines = [
+        Line("Name"),
+        Line("", 1, "text", facts={"value": ""}),
+        Line("Go", 2, "button"),
+        Line("", 3, "select", facts={"options": ["", "x", "y"]}),
+    ]
+    assert spelled('Write "a" and "b"', *lines) == [
+        "click('1')",
+        "fill('1', 'a')",
+        "fill('1', 'b')",
+        "click('2')",
+        "select_option('3', 'x')",
+        "select_option('3', 'y')",
+    ]
+    assert spelled("Go", Line("Go", 1, "button", facts={"disabled": True})) == []
+    assert spelled("Enter 5", Line("", 1, "textarea")) == ["click('1')", "fill('1', '5')"]
+
+
+LINES = [Line("Name"), Line("", 1, "text", "#a"), Line("Go", 2, "button", "form > button")]
+
+
+def test_the_rules_name_every_action_in_the_form_it_is_written_in():
+    for name in SIGNATURES:
+        assert f"\n{name}(" in environment.text(FUNCTIONS)
+        assert f"\n{name.upper()}(" in environment.text(COMMANDS)
+    assert environment.text(FUNCTIONS).endswith(FUNCTIONS.prompt)
+    assert environment.text(COMMANDS).endswith(COMMANDS.prompt)
+    text = environment.text(FUNCTIONS, ["click", "fill"])
+    assert "\nclick('3') - " in text and "\nfill('3', 'text') - " in text and "scroll" not in text
+
+
+def test_the_rules_own_examples_can_be_bound():
+    for line in environment.text(FUNCTIONS).splitlines():
+        usage, dash, _ = line.partition(" - ")
+        if dash and "x" not in usage.partition("(")[2]:
+            bind(FUNCTIONS.parse(usage).calls[0])
+
+
+def test_a_call_on_numbers_becomes_a_command_on_selectors():
+    fill = ToolCall(name="fill", arguments={"0": "1", "1": "x"})
+    assert environment.as_command(fill, LINES) == 'FILL(selector="#a", text="x")'
+    drag = ToolCall(name="drag", arguments={"element": "2", "target": "1"})
+    assert environment.as_command(drag, LINES) == 'DRAG(selector="form > button", target="#a")'
+    assert environment.as_command(ToolCall(name="wait"), LINES) == "WAIT()"
+    call = ToolCall(name="scroll", arguments={"0": "down", "1": "1"})
+    written = COMMANDS.parse(f"action: {environment.as_command(call, LINES)}").calls[0]
+    assert bind(written).arguments == {"direction": "down", "element": "#a"}

@@ -2,7 +2,6 @@ import asyncio
 import itertools
 from random import Random
 
-from benchmarks import web_losses
 from benchmarks.experts import outcome
 
 from bough.types import Task
@@ -124,24 +123,3 @@ def test_experts_undo_what_was_opened_covered_or_replaced(run):
 
     wins = run(two_at_a_time(play(*case) for case in cases))
     assert [case[0] for case, won in zip(cases, wins, strict=True) if not won] == []
-
-
-def test_a_page_is_called_lost_only_where_its_own_script_says_so(run):
-    """What the mouse missed in the circle counts after a second; a shape is out of reach once it is hidden."""
-
-    async def main():
-        chase = await after("chase-circle", 4508517, "mouse_move(1, 1)")  # takes 350 ms
-        early = await web_losses.lost(chase, 1)
-        await chase.step("wait()")
-        late = await web_losses.lost(chase, 2)
-        await chase.close()
-        drag = await after("drag-circle", 4508519, "drag('1', '2')")
-        before = await web_losses.lost(drag, 1)
-        await drag.step(await drag.expert())
-        in_vain = await web_losses.lost(drag, 1)
-        await drag.close()
-        return early, late, before, in_vain
-
-    early, late, before, in_vain = run(main())
-    assert early is None and late == "the mouse was outside the circle for too long, which cannot be made up"
-    assert before is None and in_vain == "a shape lies where the mouse cannot reach it any more"

@@ -1,13 +1,29 @@
 """The traps of MiniWoB++'s pages, each on a page that has it."""
 
 import asyncio
+import os
+import signal
+import sys
 
 import pytest
 
-from bough.chat.functions import read_call
+from bough.chat.actions import read_call
+from bough.environments.base import EnvironmentFailedError
+from bough.errors import InputError
 from bough.worlds.web.actions import bind, render
-from bough.worlds.web.page import ActionRefusedError, Page
-from bough.worlds.web.pool import Pool
+from bough.worlds.web.environment import EXPERTS, Web
+from bough.worlds.web.page import (
+    ENOUGH,
+    NOT_FOR_TEXT,
+    RELOADED,
+    ActionRefusedError,
+    Page,
+    Pool,
+    all_pages,
+    html_folder,
+    text_pages,
+)
+from tests.worlds.web.conftest import web
 
 
 async def shown(page_name, seed=0, *actions):
@@ -411,3 +427,138 @@ def test_the_mouse_is_away_from_the_next_problem(run):
         await pool.give_back(page, sound=True)
 
     run(main())
+
+
+@pytest.fixture(autouse=True)
+def _miniwob():
+    pytest.importorskip("miniwob.constants", reason="the miniwob package is not installed")
+
+
+def test_every_page_that_is_named_exists():
+    named = {*NOT_FOR_TEXT, *ENOUGH, *RELOADED, *EXPERTS}
+    assert named <= set(all_pages())
+
+
+def test_text_pages_are_all_the_others():
+    assert len(all_pages()) == 130
+    assert set(text_pages()) | set(NOT_FOR_TEXT) == set(all_pages())
+    assert not set(text_pages()) & set(NOT_FOR_TEXT)
+
+
+def test_every_other_page_has_an_expert():
+    assert set(text_pages()) == set(EXPERTS)
+
+
+def test_nobody_scripted_a_page_that_text_cannot_solve():
+    assert not set(EXPERTS) & set(NOT_FOR_TEXT)
+
+
+def test_finding_the_pages_does_not_load_the_package(monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "miniwob"]:
+        monkeypatch.delitem(sys.modules, name)
+    html_folder.cache_clear()
+    assert (html_folder() / "click-button.html").is_file()
+    assert "miniwob" not in sys.modules
+
+
+def test_without_the_package_the_user_is_told(monkeypatch):
+    html_folder.cache_clear()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"pip install 'bough\[web\]'"):
+        html_folder()
+    html_folder.cache_clear()
+
+
+def test_pages_are_used_again_and_broken_ones_are_not(run):
+    async def main():
+        pool = Pool.here()
+        first = await pool.take()
+        second = await pool.take()
+        assert first is not second
+        await pool.give_back(first, sound=True)
+        assert await pool.take() is first
+        await pool.give_back(second, sound=False)
+        third = await pool.take()
+        assert third is not second
+        for page in (first, third):
+            await pool.give_back(page, sound=True)
+
+    run(main())
+
+
+def test_a_page_that_is_loaded_already_is_preferred(run):
+    async def main():
+        pool = Pool.here()
+        pages = [await pool.take() for _ in range(3)]
+        await pages[0].start("click-test", 0, "train")
+        for page in pages:
+            await pool.give_back(page, sound=True)
+        chosen = await pool.take("click-test")
+        assert chosen is pages[0]
+        await pool.give_back(chosen, sound=True)
+
+    run(main())
+
+
+def test_a_browser_that_died_is_replaced_once_for_all_who_ask(run):
+    async def main():
+        pool = Pool.here()
+        page = await pool.take()
+        number = pool.num_started
+        os.killpg(page.browser.pid, signal.SIGKILL)
+        while page.browser.alive:
+            await asyncio.sleep(0.01)
+        await pool.give_back(page, sound=True)
+        pages = await asyncio.gather(*(pool.take() for _ in range(4)))
+        assert pool.num_started == number + 1
+        assert page not in pages and all(other.browser is pages[0].browser for other in pages)
+        for other in pages:
+            await pool.give_back(other, sound=True)
+
+    run(main())
+
+
+def test_each_loop_has_its_own_browser_and_a_closed_loops_is_ended(run):
+    async def mine():
+        return await Pool.here().take()
+
+    page = asyncio.run(mine())
+    assert page.browser.pid
+
+    async def other():
+        mine = await Pool.here().take()
+        assert mine.browser is not page.browser
+        await Pool.here().give_back(mine, sound=True)
+        await Web.shutdown()
+
+    asyncio.run(other())
+    assert not page.browser.alive
+
+
+def test_only_a_few_episodes_start_at_the_same_time(run, monkeypatch):
+    under_way, most, start = 0, 0, Page.start
+
+    async def counted(page, name, seed, mode):
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            if seed == 0:
+                raise EnvironmentFailedError("it does not load")  # its turn must not be lost
+            return await start(page, name, seed, mode)
+        finally:
+            under_way -= 1
+
+    async def main():
+        monkeypatch.setattr(Pool.here(), "starts", asyncio.Semaphore(2))
+        monkeypatch.setattr(Page, "start", counted)
+        episodes = [web("click-test", seed) for seed in range(6)]
+        started = await asyncio.gather(*(one.start() for one in episodes), return_exceptions=True)
+        for one in episodes:
+            await one.close()
+        return started
+
+    failed, *started = run(main())
+    assert isinstance(failed, EnvironmentFailedError)
+    assert all("button" in one.messages[-1].content for one in started)
+    assert most == 2

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from bough.errors import BoughError, InputError
-from bough.policy.adapters import ACTOR, AdapterWeights, LoraPair, adapted_layers, has_adapter
+from bough.errors import InputError
+from bough.policy.adapters import AdapterWeights, LoraPair, adapted_layers
 from bough.policy.policy import Policy
 
 if TYPE_CHECKING:
-    from bough.engines.local.fused import FusedDecoder
+    from bough.engines.local.fold import Fold
 
 
 class AdaptedLayers:
@@ -381,109 +381,3 @@ def linear_sizes(module: Any) -> tuple[int, int] | None:
     if isinstance(base, nn.Linear):
         return base.in_features, base.out_features
     return (base.nx, base.nf) if isinstance(base, Conv1D) else None
-
-
-# A LoRA adapter folded into the weights it adapts, for generation alone.
-# The folded weights lie beside the policy's own, which stay as they are: as much memory again as the adapted layers
-# take. Without it an adapter makes a step about a fifth slower.
-
-
-class Fold:
-    """Weights with the actor in them. After the actor has changed, call `renew`."""
-
-    def __init__(self, model: Any) -> None:
-        self._layers = [_foldable(layer) for layer in adapted_layers(model)]
-        self._own: list[Tensor] = [layer.base_layer.weight.data for layer in self._layers]
-        self._folded = [torch.empty_like(weight) for weight in self._own]
-        self.renew()
-
-    @torch.no_grad()
-    def renew(self) -> None:
-        """Folds the newest actor, in place: a recorded graph keeps using it."""
-        for layer, own, folded in zip(self._layers, self._own, self._folded, strict=True):
-            folded.copy_(own.float() + layer.get_delta_weight(ACTOR).float())
-
-    def unfolded(self, layer: Any) -> Tensor:
-        """The weight of an adapted layer without the actor."""
-        return next(own for one, own in zip(self._layers, self._own, strict=True) if one is layer)
-
-    @contextmanager
-    def inside(self) -> Iterator[None]:
-        """Within it the layers use the folded weights and no adapter. It may be entered again inside."""
-        before = [(layer._disable_adapters, layer.base_layer.weight.data) for layer in self._layers]
-        for layer, folded in zip(self._layers, self._folded, strict=True):
-            layer._disable_adapters, layer.base_layer.weight.data = True, folded
-        try:
-            yield
-        finally:
-            for layer, (disabled, weight) in zip(self._layers, before, strict=True):
-                layer._disable_adapters, layer.base_layer.weight.data = disabled, weight
-
-
-def pays(model: Any) -> bool:
-    """Whether there is an adapter that can be folded without a loss: in 16 bits the weights would round it away."""
-    layers = list(adapted_layers(model)) if has_adapter(model) else []
-    return bool(layers) and all(_plain(one) and one.base_layer.weight.dtype == torch.float32 for one in layers)
-
-
-def _plain(layer: Any) -> bool:
-    """Whether the adapter is a plain product of two matrices and the weight a plain matrix of its own."""
-    from peft.tuners.lora import Linear
-
-    plain = isinstance(layer, Linear) and isinstance(layer.base_layer, nn.Linear)
-    return plain and ACTOR not in layer.lora_variant and not layer.lora_bias.get(ACTOR)
-
-
-def _foldable(layer: Any) -> Any:
-    if not _plain(layer):
-        raise InputError(
-            f"an adapter on {type(layer).__name__} cannot be folded into its weights: only LoRA on linear layers "
-            "that are not quantized can; leave fold out"
-        )
-    return layer
-
-
-# Adapters by name in the decoder of few kernels: a stack for each of its joined layers.
-
-
-class HalfFoldedError(BoughError):
-    """The policy's own adapter is in some of the weights only, until they are renewed."""
-
-
-class FusedAdapters:
-    """The adapters of a `FusedDecoder`, whose `slots` say where each is."""
-
-    def __init__(self, decoder: FusedDecoder) -> None:
-        self.policy, self.slots = decoder.reader.policy, decoder.slots
-        names = {id(module): name for name, module in self.policy.base.named_modules()}
-        self._joined = [(joined, [names[id(layer)] for layer in joined.layers]) for joined in decoder.joined()]
-
-    def check(self, weights: AdapterWeights) -> None:
-        """InputError if the model cannot be computed with such an adapter."""
-        targets(self.policy, weights)
-
-    def set(self, name: str, weights: AdapterWeights) -> None:
-        """Adds an adapter, or replaces the one of this name."""
-        slot = self.slots.take(name)
-        try:
-            self._keep_apart()
-            for joined, names in self._joined:
-                pairs = [weights.layers.get(one) for one in names]
-                self.slots.version += joined.put(slot, self.slots.capacity, pairs)
-        except BaseException:  # such as no memory: layers without a stack would be computed without any adapter
-            self.slots.free(name)
-            try:
-                self._keep_apart()
-            except BaseException as again:
-                raise HalfFoldedError(f"{type(again).__name__}: {again}") from again
-            raise
-
-    def remove(self, name: str) -> None:
-        self.set(name, AdapterWeights({}))
-        self.slots.free(name)
-        self._keep_apart()
-
-    def _keep_apart(self) -> None:
-        """The policy's own adapter is in the weights only while it is the only one; graphs are recorded again then."""
-        for joined, _ in self._joined:
-            joined.keep_apart(bool(self.slots))

@@ -12,7 +12,12 @@ take the general path, it is the same only up to rounding.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -21,15 +26,19 @@ import torch
 
 from bough.config.groups import SamplingConfig
 from bough.engines.base import ContextFullError, EngineError, Generated
-from bough.engines.local.adapters import HalfFoldedError
 from bough.engines.local.paths import Layout, PathOptions, choose_path
-from bough.engines.local.request import Delivery, Request, StopTexts, on_loop
-from bough.engines.local.schedule import Scheduler
-from bough.engines.local.worker import EngineWorker
+from bough.engines.local.reader import Reader
+from bough.engines.local.schedule import Outcome, Request, Scheduler, Span, SpanRunner, settle
 from bough.errors import InputError
 from bough.policy.adapters import AdapterWeights
 from bough.policy.policy import Policy
 from bough.policy.reference import Twin
+
+log = logging.getLogger(__name__)
+
+SWITCH_S = 0.0005  # between Python threads, while a GPU computes
+GATHER_S = 0.003  # episodes that were answered together come back together, if they are given a moment
+PATIENCE = 8  # steps that prompts wait for more of them, where a runner reads many together
 
 
 class LocalEngine:
@@ -39,15 +48,14 @@ class LocalEngine:
     many as half of the free memory holds, or most of a GPU's), `max_length` how many one
     episode may have (the model's context, and in rows at most 4,096, unless given),
     `max_running` how many calls are computed at once. `threads` are torch's own; `graphs`
-    are CUDA graphs. With `compile`, each layer's small operations become a few kernels: on
-    a GPU that takes a minute or two once, and then a step is faster. With `fold`, the policy's
-    LoRA adapter is added to copies of the weights and costs no time. That is the default in
-    float32, where nothing is lost by it, and on the path "pages", whose weights are copies
-    anyway; elsewhere it takes as much memory again as the weights that it adapts. Which path
-    computes a model follows from trying (`paths.py`); `layout` asks for one: "pages", "rows" or
-    "general". `training_bytes` is what training will take of the same GPU: by default the engine leaves it
-    free. With `apart`, the engine keeps a copy of the trained weights and on a GPU computes
-    on a stream of its own: it samples while `policy` trains, with the weights of the last `renew`.
+    are CUDA graphs. With `fold`, the policy's LoRA adapter is added to copies of the weights and
+    costs no time. That is the default in float32, where nothing is lost by it, and on the path
+    "pages", whose weights are copies anyway; elsewhere it takes as much memory again as the weights
+    that it adapts. Which path computes a model follows from trying (`paths.py`); `layout` asks for
+    one: "pages", "rows" or "general". `training_bytes` is what training will take of the same GPU: by
+    default the engine leaves it free. With `apart`, the engine keeps a copy of the trained weights and
+    on a GPU computes on a stream of its own: it samples while `policy` trains, with the weights of the
+    last `renew`.
     """
 
     streams = True
@@ -63,7 +71,6 @@ class LocalEngine:
         max_running: int = 256,
         threads: int | None = None,
         graphs: bool = True,
-        compile: bool = False,
         fold: bool | None = None,
         layout: Layout | None = None,
         training_bytes: int = 0,
@@ -72,15 +79,15 @@ class LocalEngine:
         self.policy = name
         self.twin = Twin(policy) if apart else None
         self._tokenizer = tokenizer
-        options = PathOptions(max_tokens, max_length, max_running, graphs, compile, fold, layout, training_bytes)
+        options = PathOptions(max_tokens, max_length, max_running, graphs, fold, layout, training_bytes)
         self.path = choose_path(self.twin.policy if self.twin else policy, options)
         self.reader, self.max_length = self.path.reader, self.path.longest
         self.scheduler = Scheduler(self.path.store, budget=self.path.budget, max_running=max_running)
         self._adapters: set[str] = set()
-        self._failure: str | None = None  # of the last `renew`
+        self._failure: str | None = None  # since the last `renew`
         threads = threads or torch.get_num_threads()
         self.worker = EngineWorker(
-            self.reader, self.scheduler, self.path.runner, threads=threads, patience=8, stream=_stream(policy, apart)
+            self.reader, self.scheduler, self.path.runner, threads=threads, stream=_stream(policy, apart)
         )
 
     @classmethod
@@ -132,11 +139,11 @@ class LocalEngine:
             sampling,
             seed,
             frozenset(stop_ids),
-            StopTexts(sampling.stop, self._tokenizer),
             self.max_length,
-            deliver=Delivery(future, loop),
-            adapter=adapter,
-            on_tokens=None if on_tokens is None else on_loop(loop, on_tokens),
+            self._tokenizer,
+            adapter,
+            future,
+            None if on_tokens is None else _on_loop(loop, on_tokens),
         )
         first = self.policy
         self.worker.submit(request)
@@ -159,8 +166,6 @@ class LocalEngine:
         """
         if not name:
             raise InputError("an adapter needs a name; the empty one stands for the policy as it is")
-        if self.reader.compiled:
-            raise InputError("layers that are compiled take no adapters by name; leave compile out")
         self.path.adapters.check(weights)
         self._adapters.add(name)
         self.worker.drop_all(name, then=lambda: self._put(name, weights))
@@ -208,27 +213,29 @@ class LocalEngine:
 
     def _put(self, name: str, weights: AdapterWeights) -> None:
         try:
-            self.path.adapters.set(name, weights)
-        except BaseException as error:
-            self._adapters.discard(name)  # else episodes would be computed without it, or with half of it
-            if isinstance(error, HalfFoldedError):
-                self._failure = f"the adapter {name!r} could not be set: {error}"
+            with self._whole(f"the adapter {name!r} could not be set"):
+                self.path.adapters.set(name, weights)
+        except BaseException:
+            self._adapters.discard(name)
             raise
 
     def _remove(self, name: str) -> None:
-        try:
+        with self._whole(f"the adapter {name!r} could not be removed"):
             self.path.adapters.remove(name)
-        except BaseException as error:  # the policy's own adapter may be in some of the weights only
-            self._failure = f"the adapter {name!r} could not be removed: {type(error).__name__}: {error}"
-            raise
 
     def _renew_copies(self, name: str) -> None:
-        try:
+        with self._whole(f"the weights {name!r} could not be loaded"):
             self.reader.renew()
             if self.path.decoder:
                 self.path.decoder.renew()
+
+    @contextmanager
+    def _whole(self, failure: str) -> Iterator[None]:
+        """What is done inside is done whole. If it fails, nothing is sampled with half of it, until `renew`."""
+        try:
+            yield
         except BaseException as error:
-            self._failure = f"the weights {name!r} could not be loaded: {type(error).__name__}: {error}"
+            self._failure = f"{failure}: {type(error).__name__}: {error}"
             raise
 
     def _check_weights(self) -> None:
@@ -244,15 +251,15 @@ class LocalEngine:
     def _check(self, prompt_ids: list[int], sampling: SamplingConfig) -> None:
         if not prompt_ids:
             raise InputError("the prompt is empty; a model needs at least one token to continue from")
-        if not 0 <= min(prompt_ids) <= max(prompt_ids) < self.reader.vocabulary:
-            most = self.reader.vocabulary - 1
-            raise InputError(f"prompt ids from {min(prompt_ids)} to {max(prompt_ids)}: the vocabulary is 0 to {most}")
-        if len(prompt_ids) >= self.max_length:
+        if len(prompt_ids) >= self.max_length:  # first: to look at every token of a huge prompt takes long
             limit = "the model's context" if self.max_length == self.reader.context else "what the engine can keep"
             raise ContextFullError(
                 f"the conversation has {len(prompt_ids)} tokens and leaves no room for an answer; "
                 f"{limit} is {self.max_length} tokens"
             )
+        least, most = min(prompt_ids), max(prompt_ids)
+        if least < 0 or most >= self.reader.vocabulary:
+            raise InputError(f"prompt ids from {least} to {most}: the vocabulary is 0 to {self.reader.vocabulary - 1}")
         if any(sampling.stop) and self._tokenizer is None:
             raise InputError("stop texts need the model's tokenizer; give it as tokenizer=")
 
@@ -269,12 +276,21 @@ def _stream(policy: Policy, apart: bool) -> torch.cuda.Stream | None:
     return torch.cuda.Stream(policy.device, priority=-1)  # type: ignore[no-untyped-call]
 
 
-# One adapter of a local engine as an engine of its own, for chats: several of them are sampled in one batch.
-# red = TemplateEngine(AdapterEngine(engine, "red"), template, sampling)
+def _on_loop(loop: asyncio.AbstractEventLoop, receive: Callable[[list[int]], None]) -> Callable[[list[int]], None]:
+    """`receive` as the engine's thread can call it. The calls come in order, before the outcome."""
+
+    def pass_on(tokens: list[int]) -> None:
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(receive, tokens)
+
+    return pass_on
 
 
 class AdapterEngine:
-    """A `StreamingTokenEngine` that computes every episode with the adapter `name` of an engine that others use too."""
+    """One adapter of a local engine as a `TokenEngine` of its own; several of them are sampled in one batch.
+
+    red = TemplateEngine(AdapterEngine(engine, "red"), template, sampling)
+    """
 
     streams = True
 
@@ -285,28 +301,219 @@ class AdapterEngine:
     def policy(self) -> str:
         return f"{self.engine.policy}+{self.name}" if self.name else self.engine.policy
 
-    async def generate(
-        self,
-        episode: str,
-        prompt_ids: list[int],
-        *,
-        sampling: SamplingConfig,
-        seed: int,
-        stop_ids: list[int],
-        on_tokens: Callable[[list[int]], None] | None = None,
-    ) -> Generated:
-        return await self.engine.generate(
-            episode,
-            prompt_ids,
-            sampling=sampling,
-            seed=seed,
-            stop_ids=stop_ids,
-            adapter=self.name,
-            on_tokens=on_tokens,
-        )
+    async def generate(self, episode: str, prompt_ids: list[int], **asked: Any) -> Generated:
+        return await self.engine.generate(episode, prompt_ids, adapter=self.name, **asked)
 
     def release(self, episode: str) -> None:
         self.engine.release(episode, adapter=self.name)
 
     async def close(self) -> None:
         """Leaves the engine open: whoever made it closes it."""
+
+
+class EngineWorker:
+    """The thread that runs the model, step after step, while the event loop stays free.
+
+    It serves requests until it is closed. All its public functions may be called from any thread.
+
+    On a GPU it computes on `stream`, by default the same as everything else.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        scheduler: Scheduler,
+        runner: SpanRunner,
+        *,
+        threads: int,
+        stream: torch.cuda.Stream | None = None,
+    ) -> None:
+        self.reader, self.scheduler, self.runner = reader, scheduler, runner
+        self.threads, self.stream = threads, stream
+        self.num_steps = 0
+        self._orders: list[Callable[[], None]] = []
+        self._wake = threading.Condition()
+        self._closed = self._at_work = self._paused = False
+        self._thread: threading.Thread | None = None
+        self._waited = 0
+
+    def submit(self, request: Request) -> None:
+        with self._wake:
+            if self._closed:
+                raise EngineError("the engine is closed")
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="bough-local-engine", daemon=True)
+                self._thread.start()
+        self.order(lambda: self.scheduler.waiting.append(request))
+
+    def order(self, do: Callable[[], None]) -> None:
+        """Has `do` done between two steps, in the order of asking."""
+        with self._wake:
+            self._orders.append(do)
+            self._wake.notify_all()
+
+    def drop(self, episode: Hashable) -> None:
+        self.order(lambda: self._drop(episode))
+
+    def drop_all(self, adapter: str | None = None, then: Callable[[], None] = lambda: None) -> None:
+        """Drops every episode, or those of one adapter; `then` is done before any other request begins."""
+
+        def drop() -> None:
+            known = [(one.adapter, episode) for episode, one in self.scheduler.residents.items()]
+            known += [(request.adapter, request.episode) for request in self.scheduler.waiting]
+            for name, episode in dict.fromkeys(known):
+                if adapter is None or adapter == name:
+                    self._drop(episode)
+            then()
+
+        self.order(drop)
+
+    def rest(self) -> None:
+        """Waits until all orders are done and the model is idle and unchanged."""
+        with self._wake:
+            self._wake.wait_for(self._resting)
+
+    def pause(self) -> None:
+        """Stops between two steps and waits until the model is as it was. Requests and what was computed stay."""
+        with self._wake:
+            self._paused = True
+            self._wake.wait_for(lambda: not self._at_work)
+        if self.stream:
+            torch.cuda.current_stream(self.reader.device).wait_stream(self.stream)
+
+    def resume(self) -> None:
+        """Continues after a pause; first with the orders that came meanwhile."""
+        if self.stream:  # weights that were copied meanwhile must be there
+            self.stream.wait_stream(torch.cuda.current_stream(self.reader.device))
+        with self._wake:
+            self._paused = False
+            self._wake.notify_all()
+
+    def close(self) -> None:
+        """Ends the thread and cancels pending requests."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _serve(self) -> None:
+        torch.set_num_threads(self.threads)
+        if self.stream is None:
+            self._serve_all()
+            return
+        self.stream.wait_stream(torch.cuda.default_stream(self.reader.device))
+        with torch.cuda.stream(self.stream):
+            self._serve_all()
+        self.stream.synchronize()
+
+    def _serve_all(self) -> None:
+        usual = sys.getswitchinterval()
+        while self._wait():
+            if not self.runner.mixes:
+                time.sleep(GATHER_S)
+            # A GPU that has answered must not wait until the event loop's thread lets go of the interpreter.
+            sys.setswitchinterval(SWITCH_S if self.reader.device.type == "cuda" else usual)
+            with self.reader.reading():
+                while self._work():
+                    pass
+            sys.setswitchinterval(usual)
+        self._give_up(EngineError("the engine was closed before the answer was complete"))
+
+    def _wait(self) -> bool:
+        """Sleeps until there is something to do; False when it is time to end."""
+        with self._wake:
+            self._at_work = False
+            self._wake.notify_all()
+            self._wake.wait_for(lambda: self._closed or self._has_work())
+            self._at_work = not self._closed
+            return self._at_work
+
+    def _has_work(self) -> bool:
+        return not self._paused and (bool(self._orders) or self.scheduler.busy)
+
+    def _resting(self) -> bool:
+        idle = self._thread is None or self._closed
+        return not self._at_work and (idle or not self._orders)
+
+    def _work(self) -> bool:
+        """One step, if there is anything to do."""
+        try:
+            self._obey()
+            self._forget_the_given_up()
+            if self._closed or self._paused or not self.scheduler.busy:
+                return False
+            self.scheduler.admit()
+            self._step(self._choose(self.scheduler.spans(self.runner.chunk)))
+        except Exception as error:  # whatever broke, pending calls must be told
+            log.exception("the local engine failed in a step; every episode is recomputed")
+            self._give_up(EngineError(f"the local engine broke: {type(error).__name__}: {error}"))
+        return True
+
+    def _obey(self) -> None:
+        """Runs every order, then raises if one failed: one failure loses no other order."""
+        with self._wake:
+            orders, self._orders = self._orders, []
+        failure: Exception | None = None
+        for do in orders:
+            try:
+                do()
+            except Exception as error:
+                failure = error
+        if failure is not None:
+            raise failure
+
+    def _choose(self, spans: list[Span]) -> list[Span]:
+        """A runner that does not mix reads prompts when enough have come, or waited long enough."""
+        if self.runner.mixes:
+            return spans
+        prompts = [span for span in spans if len(span.tokens) > 1]
+        drawing = [span for span in spans if len(span.tokens) == 1]
+        self._waited += 1
+        if prompts and (not drawing or self._waited > PATIENCE or len(prompts) * 4 >= len(drawing)):
+            self._waited = 0
+            return prompts
+        return drawing
+
+    def _step(self, spans: list[Span]) -> None:
+        self.num_steps += 1
+        complete: list[tuple[Request, Outcome]] = []
+        for span, drawn in zip(spans, self.runner.run(spans), strict=True):
+            request = span.request
+            if (outcome := request.take(drawn)) is not None:
+                self.scheduler.leave(span.resident)
+                if isinstance(outcome, EngineError):
+                    self.scheduler.drop(request.episode)
+                complete.append((request, outcome))
+        settle(complete)
+
+    def _drop(self, episode: Hashable) -> None:
+        resident = self.scheduler.residents.get(episode)
+        under_way = [resident.request] if resident and resident.request else []
+        under_way += [request for request in self.scheduler.waiting if request.episode == episode]
+        for request in under_way:
+            request.given_up = True
+        self._forget_the_given_up()
+        self.scheduler.drop(episode)
+        error = EngineError("the episode was released before its answer was complete")
+        settle((request, error) for request in under_way)
+
+    def _forget_the_given_up(self) -> None:
+        waiting = self.scheduler.waiting
+        for request in [request for request in waiting if request.given_up]:
+            waiting.remove(request)
+        for resident in list(self.scheduler.running()):
+            if resident.request and resident.request.given_up:
+                self.scheduler.leave(resident)
+
+    def _give_up(self, error: EngineError) -> None:
+        """Nothing that was computed is trusted any more."""
+        try:
+            self._obey()
+        except Exception:  # the thread must go on
+            log.exception("the local engine failed in an order")
+        under_way = [resident.request for resident in self.scheduler.running() if resident.request]
+        settle((request, error) for request in [*under_way, *self.scheduler.waiting])
+        self.scheduler.waiting.clear()
+        for episode in list(self.scheduler.residents):
+            self.scheduler.drop(episode)

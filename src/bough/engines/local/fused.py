@@ -3,7 +3,7 @@
 That is RMS norms before attention and feed-forward, rotary positions, keys shared by groups
 of heads, and a gated SiLU. A step then has about ten kernels a layer instead of sixty. The
 weights are copies in the type that is computed in, with projections of the same input joined and
-the policy's own LoRA adapter added (`joined.py`); call `renew` after the policy's own have changed.
+the policy's own LoRA adapter added (`fold.py`); call `renew` after the policy's own have changed.
 
 Whether a model is of this form is read off its modules and then tried: every layer's
 attention and the whole decoder are compared with the model's own before anything is sampled.
@@ -21,14 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from bough.engines.local import kernels
-from bough.engines.local.adapters import Slots
+from bough.engines.local.adapters import Slots, targets
 from bough.engines.local.draw import SamplingParams, cuts, draw
-from bough.engines.local.joined import Joined, base
+from bough.engines.local.fold import Joined, base
 from bough.engines.local.kernels import choose, splits_for
-from bough.engines.local.pages import PAGE, Graphs, PagesStore, Tokens, block_size
+from bough.engines.local.pages import PAGE, Graphs, PagesStore, Tokens, block_size, rounded
 from bough.engines.local.reader import TokenReader
 from bough.engines.local.schedule import Span
-from bough.policy.adapters import ACTOR
+from bough.policy.adapters import ACTOR, AdapterWeights
 from bough.trees.mixers import length_matters
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
@@ -247,6 +247,41 @@ def _eps(norm: Any) -> float:
     return float(norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps)
 
 
+class FusedAdapters:
+    """The adapters of a `FusedDecoder`, whose `slots` say where each is."""
+
+    def __init__(self, decoder: FusedDecoder) -> None:
+        self.policy, self.slots = decoder.reader.policy, decoder.slots
+        names = {id(module): name for name, module in self.policy.base.named_modules()}
+        self._joined = [(joined, [names[id(layer)] for layer in joined.layers]) for joined in decoder.joined()]
+
+    def check(self, weights: AdapterWeights) -> None:
+        """InputError if the model cannot be computed with such an adapter."""
+        targets(self.policy, weights)
+
+    def set(self, name: str, weights: AdapterWeights) -> None:
+        """Adds an adapter, or replaces the one of this name."""
+        slot = self.slots.take(name)
+        try:
+            self._keep_apart()
+            for joined, names in self._joined:
+                pairs = [weights.layers.get(one) for one in names]
+                self.slots.version += joined.put(slot, self.slots.capacity, pairs)
+        except BaseException:  # such as no memory; the policy's own adapter is in some weights only, until `renew`
+            self.slots.free(name)
+            raise
+
+    def remove(self, name: str) -> None:
+        self.set(name, AdapterWeights({}))
+        self.slots.free(name)
+        self._keep_apart()
+
+    def _keep_apart(self) -> None:
+        """The policy's own adapter is in the weights only while it is the only one; graphs are recorded again then."""
+        for joined, _ in self._joined:
+            joined.keep_apart(bool(self.slots))
+
+
 # Visits to the GPU: prompts are read and several tokens drawn for all episodes, with one wait at the end.
 # A visit is at most two launches. The first reads the new tokens of every episode, those of prompts and those last
 # drawn alike, and draws one token for each who has all of its prompt. The second draws `DRAWS` tokens more. Both are
@@ -284,11 +319,6 @@ class FusedRunner:
         self._draws = Graphs(self._draw)
         self._graphs = graphs
         self._version = 0
-
-    def prepare(self) -> None:
-        """Records the graphs of all sizes, so that no visit has to: some seconds."""
-        for number in sorted({rounded(n) for n in range(1, self.most + 1)}):
-            self._play(self._draws, number, False)
 
     def run(self, spans: Sequence[Span]) -> list[list[tuple[int, float]]]:
         """Computes the spans; for each the tokens that were drawn, with their log-probabilities."""
@@ -423,12 +453,6 @@ class Laid:
     def sizes(total: int, block: int, most: int) -> list[int]:
         blocks = total // block + most
         return [total, total, total, total, blocks, blocks, most]
-
-
-def rounded(needed: int) -> int:
-    """As few different numbers as will do: powers of two, and what is halfway between two of them."""
-    power = max(1 << (needed - 1).bit_length(), 2)
-    return power * 3 // 4 if power >= 16 and needed <= power * 3 // 4 else power
 
 
 def _numbers_of(span: Span, slot: int, first: int) -> list[float]:

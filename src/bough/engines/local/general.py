@@ -11,30 +11,21 @@ from __future__ import annotations
 
 import inspect
 import logging
-import math
 from collections.abc import Callable, Sequence
-from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from bough.config.groups import SamplingConfig
 from bough.engines.local.adapters import Segments
-from bough.engines.local.draw import draw_each, uniform
-from bough.engines.local.reader import Reader
-from bough.engines.local.request import Request, StopTexts
-from bough.engines.local.schedule import WORTH_SHARING, Resident, Span, Store
+from bough.engines.local.caches import CacheBatch, Snapshot
+from bough.engines.local.reader import Reader, agrees, trial_length, trial_tokens
+from bough.engines.local.schedule import WORTH_SHARING, Resident, Span, Store, draw_next
 from bough.policy.policy import Policy
 from bough.trees.mixers import length_matters
-from bough.types import Call
 
-if TYPE_CHECKING:
-    from bough.engines.local.worker import SpanRunner
-
+log = logging.getLogger(__name__)
 
 CHUNK = 2048  # tokens of prompts between two draws
 TOGETHER = 16_384  # tokens that are read together where there is no cache
@@ -54,7 +45,7 @@ class Place:
     marks: list[int] = field(default_factory=list)
 
 
-class GeneralStore:
+class GeneralStore(Store):
     """Caches by episode. Costs are in bytes, measured on a few tokens."""
 
     def __init__(self, reader: GeneralReader) -> None:
@@ -139,9 +130,6 @@ class GeneralStore:
             place.batch, place.row = place.batch.selected([place.row]), 0
         return place.batch
 
-    def free(self, resident: Resident) -> None:
-        resident.place, resident.capacity = None, 0
-
     def _cut(self, resident: Resident, length: int) -> CacheBatch:
         batch = self.alone(resident)
         if length == batch.lengths[0]:
@@ -172,15 +160,11 @@ class GeneralRunner:
         else:
             hidden = self._read_cached(spans)
         drawing = [span for span in spans if span.draws]
-        drawn = iter(self._draw([hidden[id(span)] for span in drawing], drawing))
-        return [[next(drawn)] if span.draws else [] for span in spans]
-
-    def _draw(self, hidden: list[Tensor], drawing: list[Span]) -> list[tuple[int, float]]:
         if not drawing:
-            return []
-        requests = [span.request for span in drawing]
-        params = [(one.sampling, uniform(one.seed, len(one.completion_ids))) for one in requests]
-        return draw_each(self.reader.logits(torch.stack(hidden)), params)
+            return [[] for _ in spans]
+        logits = self.reader.logits(torch.stack([hidden[id(span)] for span in drawing]))
+        drawn = iter(draw_next(logits, [span.request for span in drawing]))
+        return [[next(drawn)] if span.draws else [] for span in spans]
 
     def _read_whole(self, spans: list[Span]) -> dict[int, Tensor]:
         """The hidden state of each span's last token, without a cache: all tokens are read again."""
@@ -304,8 +288,6 @@ class GeneralRunner:
 # A model read by its own code: its attention, and the cache that transformers makes for it.
 # What such a cache can do differs from model to model and is not read off a name: `find_ways` tries each use of it on
 # a few tokens and compares with the model's forward without a cache.
-
-log = logging.getLogger(__name__)
 
 CACHE_NAMES = ("past_key_values", "cache_params", "state")  # as forward functions take their cache
 STEPS = 3  # tokens that are read one by one
@@ -493,237 +475,3 @@ def _turns_at(config: Any) -> int | None:
         return None
     rope = config.rope_parameters
     return int(rope.get("original_max_position_embeddings") or config.original_max_position_embeddings)
-
-
-# A cache of transformers that holds one or more episodes, each in a row of its own.
-# Keys and values of shorter episodes are padded on the left, as `generate` does it; the states of recurrent and
-# convolutional layers have no length and lie side by side. Keys and values can be cut back to any token. States
-# cannot: for them a `Snapshot` is taken where one may want to return to.
-
-ALONG = ("keys", "values", "indexer_keys")  # one entry for each token, in the dimension before the last
-STATES = ("conv_states", "recurrent_states")  # one for each episode, however long
-KNOWN = {
-    "DynamicLayer",
-    "DynamicIndexedLayer",
-    "LinearAttentionLayer",
-    "LinearAttentionAndFullAttentionLayer",
-}
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The part of an episode's cache that cannot be cut back, as it was after `length` tokens."""
-
-    length: int
-    cache: Any
-
-
-class CacheBatch:
-    """The cache of episodes with `lengths` tokens; `cache` is the object that the model's forward takes.
-
-    A cache of a kind that is not known here is sealed: it can be copied, but neither cut back nor joined.
-    """
-
-    def __init__(self, cache: Any, lengths: Sequence[int]) -> None:
-        self.cache, self.lengths = cache, list(lengths)
-
-    @property
-    def sealed(self) -> bool:
-        layers = getattr(self.cache, "layers", None)
-        if type(self.cache).__name__ != "DynamicCache" or not layers:
-            return True
-        return any(type(layer).__name__ not in KNOWN for layer in layers)
-
-    @property
-    def croppable(self) -> bool:
-        """Whether cutting it back takes no snapshot."""
-        return not self.sealed and not any(_tensors(layer, STATES) for layer in self.cache.layers)
-
-    @property
-    def num_bytes(self) -> tuple[int, int]:
-        """The bytes of what grows with the tokens, and of what does not."""
-        if self.sealed:
-            found = _found(self.cache)
-            return 0, sum(tensor.nbytes for tensor in found)
-        along, states = (
-            sum(tensor.nbytes for layer in self.cache.layers for tensor in _tensors(layer, names))
-            for names in (ALONG, STATES)
-        )
-        return along, states
-
-    def mask(self, new: int) -> Tensor | None:
-        """1 for each stored or `new` token, 0 for padding; None if there is no padding."""
-        most = max(self.lengths)
-        along = [tensor for layer in getattr(self.cache, "layers", ()) for tensor in _tensors(layer, ALONG)]
-        if not along or min(self.lengths) == most:
-            return None
-        device = along[0].device
-        first_B1 = most - torch.tensor(self.lengths, device=device)[:, None]
-        return (torch.arange(most + new, device=device) >= first_B1).long()
-
-    def copy(self) -> CacheBatch:
-        """The same with states of its own: models change them in place, unlike keys and values."""
-        if self.sealed:
-            return CacheBatch(deepcopy(self.cache), self.lengths)
-        return CacheBatch(_mapped([self.cache], lambda x: x[0], lambda x: x[0].clone()), self.lengths)
-
-    def snapshot(self) -> Snapshot:
-        """What is needed to return here later; of one episode."""
-        (length,) = self.lengths
-        if self.sealed:
-            return Snapshot(length, deepcopy(self.cache))
-        return Snapshot(length, _mapped([self.cache], lambda _: None, lambda x: x[0].clone()))
-
-    def cropped(self, length: int, snapshot: Snapshot | None = None) -> CacheBatch:
-        """One episode cut back to `length` tokens; with states, by a snapshot that was taken there."""
-        if snapshot is None:
-            assert self.croppable
-            return CacheBatch(_mapped([self.cache], lambda x: x[0][..., :length, :], lambda x: x[0]), [length])
-        assert snapshot.length == length
-        if self.sealed:
-            return CacheBatch(deepcopy(snapshot.cache), [length])
-        both = [self.cache, snapshot.cache]
-        return CacheBatch(_mapped(both, lambda x: x[0][..., :length, :], lambda x: x[-1].clone()), [length])
-
-    def selected(self, rows: Sequence[int]) -> CacheBatch:
-        """Some of the episodes, in this order, without padding that none of them needs."""
-        lengths = [self.lengths[row] for row in rows]
-        if self.sealed:
-            return CacheBatch(deepcopy(self.cache), lengths)
-        along = [tensor for layer in self.cache.layers for tensor in _tensors(layer, ALONG)]
-        index = torch.tensor(rows, device=along[0].device) if along else torch.tensor(rows)
-        skipped = max(self.lengths) - max(lengths)
-
-        def some(tensors: list[Tensor]) -> Tensor:
-            return tensors[0].index_select(0, index.to(tensors[0].device))
-
-        return CacheBatch(_mapped([self.cache], lambda x: some(x)[..., skipped:, :], some), lengths)
-
-    @classmethod
-    def joined(cls, batches: Sequence[CacheBatch]) -> CacheBatch:
-        """All episodes of several batches in one, in order. The batches are used up."""
-        if len(batches) == 1:
-            return batches[0]
-        if any(batch.sealed for batch in batches):
-            raise TypeError(f"{type(batches[0].cache).__name__} cannot hold several episodes")
-        most = max(length for batch in batches for length in batch.lengths)
-        missing = [most - max(batch.lengths) for batch in batches]
-
-        def aligned(tensors: list[Tensor]) -> Tensor:
-            return torch.cat([pad(one, (0, 0, gap, 0)) for one, gap in zip(tensors, missing, strict=True)])
-
-        cache = _mapped([batch.cache for batch in batches], aligned, torch.cat)
-        return cls(cache, [length for batch in batches for length in batch.lengths])
-
-
-Change = Callable[[list[Tensor]], Tensor | None]
-
-
-def _mapped(caches: Sequence[Any], along: Change, states: Change) -> Any:
-    """A cache like the first whose tensors are made of those of all of them."""
-    new = copy(caches[0])
-    new.layers = []
-    for layers in zip(*(cache.layers for cache in caches), strict=True):
-        layer = copy(layers[0])
-        for name, value in vars(layers[0]).items():
-            change = along if name in ALONG else states if name in STATES else None
-            values = [getattr(one, name) for one in layers]
-            if isinstance(value, dict):
-                pick = partial(_changed, change)
-                setattr(layer, name, {key: pick([one[key] for one in values]) for key in value})
-            elif change is not None:
-                setattr(layer, name, _changed(change, values))
-        new.layers.append(layer)
-    return new
-
-
-def _changed(change: Change | None, values: list[Any]) -> Any:
-    """Tensors are combined; other values are the same in all. Layers that need no cache have no tensors."""
-    tensors = [value for value in values if isinstance(value, Tensor)]
-    return change(tensors) if change is not None and tensors else values[0]
-
-
-def _tensors(layer: Any, names: Sequence[str]) -> list[Tensor]:
-    values = [value for name in names if (value := getattr(layer, name, None)) is not None]
-    flat = [one for value in values for one in (value.values() if isinstance(value, dict) else [value])]
-    return [one for one in flat if isinstance(one, Tensor)]
-
-
-def _found(thing: Any, seen: set[int] | None = None) -> list[Tensor]:
-    """The tensors of a cache of any kind."""
-    seen = set() if seen is None else seen
-    if isinstance(thing, Tensor):
-        return [thing]
-    if id(thing) in seen:
-        return []
-    seen.add(id(thing))
-    if isinstance(thing, dict):
-        inside = list(thing.values())
-    elif isinstance(thing, list | tuple):
-        inside = list(thing)
-    else:
-        inside = list(getattr(thing, "__dict__", {}).values())
-    return [tensor for one in inside for tensor in _found(one, seen)]
-
-
-# Before anything is sampled: do the engine's log-probabilities agree with the policy's?
-
-TRIED = 32  # tokens, and as many more as the longest window has, if that is not longer than this:
-LONGEST_WINDOW = 256
-DRAWN = 4  # tokens
-WINDOWS = ("sliding_window", "attention_chunk_size", "attention_window_size", "window_size")
-
-
-def difference(reader: Reader, store: Store, runner: SpanRunner) -> float:
-    """How far the log-probabilities of a few drawn tokens are from those that the policy computes, on average."""
-    policy = reader.policy
-    length = trial_length(reader)
-    request = Request(
-        "trial",
-        trial_tokens(reader, length - DRAWN),
-        SamplingConfig(max_new_tokens=DRAWN, temperature=policy.temperature or 1.0),
-        seed=0,
-        stop_ids=frozenset(),
-        stops=StopTexts([], None),
-        limit=length,
-        deliver=lambda _: None,
-    )
-    resident = Resident(request=request)
-    store.allocate(resident, request.most)
-    store.own(resident, 0)
-    try:
-        with reader.reading():
-            drawn = None
-            while drawn is None:
-                (new,) = runner.run([Span(resident, request.after(len(resident.ids)), draws=True)])
-                drawn = request.take(new)
-            if isinstance(drawn, BaseException):
-                return math.nan
-            call = Call(prompt_ids=request.prompt_ids, completion_ids=drawn.completion_ids)
-            (own,) = policy.logprobs([call], share=False)
-            return float((torch.tensor(drawn.logprobs) - own.cpu()).abs().mean())
-    finally:
-        store.free(resident)
-
-
-def agrees(difference: float, reader: Reader) -> bool:
-    """Whether log-probabilities that are this far apart on average are those of one model, rounded differently."""
-    if torch.finfo(reader.dtype).eps > 1e-5:
-        return difference <= 0.1
-    # cuDNN's convolutions round more coarsely, even in float32.
-    return difference <= (1e-4 if reader.device.type == "cpu" else 1e-3)
-
-
-def trial_length(reader: Reader) -> int:
-    """Tokens enough to look past a window, where that is cheap."""
-    config: Any = reader.policy.decoder.config
-    windows = [value for name in WINDOWS if isinstance(value := getattr(config, name, None), int)]
-    longest = max((window for window in windows if window <= LONGEST_WINDOW), default=0)
-    return min(TRIED + longest, reader.context)
-
-
-def trial_tokens(reader: Reader, length: int, seed: int = 0) -> list[int]:
-    """Made-up tokens."""
-    generator = torch.Generator().manual_seed(seed)
-    tokens: list[int] = torch.randint(0, reader.vocabulary, (length,), generator=generator).tolist()
-    return tokens

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bough.engines.local.reader import TokenReader
-from bough.engines.local.schedule import Resident
+from bough.engines.local.schedule import Resident, Store
 
 PAGE = 64  # tokens
 TILE = 64  # rows of one program in attention over prompts: tokens times the heads that share keys
@@ -30,7 +30,7 @@ class Pages:
     pages: list[int] = field(default_factory=list)
 
 
-class PagesStore:
+class PagesStore(Store):
     """`kv` is [layers, 2, pages, heads, PAGE, size]. A resident's cost is its number of pages.
 
     Row 0 and page 0 belong to no resident: padding is computed there.
@@ -54,12 +54,6 @@ class PagesStore:
         place.pages += [self._take() for _ in range(self.cost(tokens) - len(place.pages))]
         resident.place, resident.capacity = place, len(place.pages)
         self._changed[place.row] = place
-
-    def reach(self, resident: Resident, length: int, *, soon: bool = False) -> int:  # noqa: ARG002
-        return length  # keys and values can be cut back to any token
-
-    def mark(self, resident: Resident, length: int) -> None:
-        """Nothing to prepare for."""
 
     def copy(self, source: Resident, target: Resident, begin: int, end: int) -> None:
         """Gives the target the source's tokens up to `end`; it has those before `begin` already."""
@@ -93,7 +87,7 @@ class PagesStore:
             self._release(page)
         self._changed.pop(resident.place.row, None)
         self._rows.append(resident.place.row)
-        resident.place, resident.capacity = None, 0
+        super().free(resident)
 
     def upload(self) -> None:
         """Brings the table on the GPU up to date."""
@@ -186,3 +180,9 @@ class Graphs:
             output = self.step(*shape)
         self._pool = self._pool or graph.pool()
         return graph, output
+
+
+def rounded(needed: int) -> int:
+    """As few different numbers as will do: powers of two, and what is halfway between two of them."""
+    power = max(1 << (needed - 1).bit_length(), 2)
+    return power * 3 // 4 if power >= 16 and needed <= power * 3 // 4 else power

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -21,18 +22,19 @@ import torch
 from torch import nn
 
 from bough import bit_exact
-from bough.engines.local.adapters import pays
-from bough.engines.local.general import GeneralReader, GeneralRunner, GeneralStore, Ways, agrees, difference
+from bough.config.groups import SamplingConfig
+from bough.engines.local.fold import pays
+from bough.engines.local.general import GeneralReader, GeneralRunner, GeneralStore, Ways
 from bough.engines.local.pages import PAGE, PagesStore
 from bough.engines.local.ragged import RaggedRunner, RaggedStore
-from bough.engines.local.reader import Reader, TokenReader, free_bytes
+from bough.engines.local.reader import Reader, TokenReader, agrees, free_bytes, trial_length, trial_tokens
 from bough.engines.local.rows import RowsRunner, RowsStore
-from bough.engines.local.schedule import Store
-from bough.engines.local.worker import SpanRunner
+from bough.engines.local.schedule import Request, Resident, Span, SpanRunner, Store
 from bough.errors import InputError
 from bough.policy.adapters import AdapterWeights
 from bough.policy.policy import Policy
 from bough.policy.processes import unused_bytes
+from bough.types import Call
 
 if TYPE_CHECKING:
     from bough.engines.local.fused import FusedDecoder
@@ -43,6 +45,7 @@ Layout = Literal["rows", "pages", "general"]
 # Tokens that an episode may have where each has a row of its own, unless told otherwise; and for how many of
 # each episode there is room in pages.
 GPU_LENGTH = 4096
+DRAWN = 4  # tokens, when a path is tried
 # What was found out about a model by trying: None if our own cache computes what it does, else why not; and its ways.
 _obstacles: WeakKeyDictionary[nn.Module, dict[str, str | None]] = WeakKeyDictionary()
 _ways: WeakKeyDictionary[nn.Module, Ways] = WeakKeyDictionary()
@@ -56,7 +59,6 @@ class PathOptions:
     max_length: int | None
     max_running: int
     graphs: bool
-    compile: bool
     fold: bool | None
     layout: Layout | None
     training_bytes: int = 0
@@ -92,7 +94,7 @@ def choose_path(policy: Policy, options: PathOptions) -> Path:
     """The first path that works. Where a layout is asked for, it is that one or an error."""
     if policy.sharded:
         raise InputError("a policy whose weights are spread over processes cannot be sampled with the local engine")
-    if options.layout in (None, "pages") and not options.compile and (path := _pages(policy, options)):
+    if options.layout in (None, "pages") and (path := _pages(policy, options)):
         return path
     if options.layout == "pages":
         raise InputError("layout='pages' needs a CUDA device and a model of the usual form; leave it out")
@@ -131,11 +133,40 @@ def _tried(
     return (None, known[key]) if known[key] else (path, None)
 
 
+def difference(reader: Reader, store: Store, runner: SpanRunner) -> float:
+    """How far the log-probabilities of a few drawn tokens are from those that the policy computes, on average."""
+    policy = reader.policy
+    length = trial_length(reader)
+    request = Request(
+        "trial",
+        trial_tokens(reader, length - DRAWN),
+        SamplingConfig(max_new_tokens=DRAWN, temperature=policy.temperature or 1.0),
+        seed=0,
+        stop_ids=frozenset(),
+        limit=length,
+    )
+    resident = Resident(request=request)
+    store.allocate(resident, request.most)
+    store.own(resident, 0)
+    try:
+        with reader.reading():
+            drawn = None
+            while drawn is None:
+                (new,) = runner.run([Span(resident, request.after(len(resident.ids)), draws=True)])
+                drawn = request.take(new)
+            if isinstance(drawn, BaseException):
+                return math.nan
+            call = Call(prompt_ids=request.prompt_ids, completion_ids=drawn.completion_ids)
+            (own,) = policy.logprobs([call], share=False)
+            return float((torch.tensor(drawn.logprobs) - own.cpu()).abs().mean())
+    finally:
+        store.free(resident)
+
+
 def _pages(policy: Policy, options: PathOptions) -> Path | None:
     if policy.obstacle or policy.row_reader.carries_state or not _fits_fused(policy):
         return None
-    from bough.engines.local.adapters import FusedAdapters
-    from bough.engines.local.fused import FusedRunner, fused
+    from bough.engines.local.fused import FusedAdapters, FusedRunner, fused
 
     try:
         reader = TokenReader(policy)
@@ -166,7 +197,7 @@ def _fits_fused(policy: Policy) -> bool:
 
 
 def _rows(policy: Policy, options: PathOptions) -> Path:
-    reader = TokenReader(policy, compile=options.compile, fold=_folds(policy, options), stacked=True)
+    reader = TokenReader(policy, fold=_folds(policy, options), stacked=True)
     budget = _budget(reader, options)
     longest = min(reader.context, options.max_length or GPU_LENGTH)
     num_rows = min(options.max_running, budget // longest - 1)  # and one for padding
@@ -178,7 +209,7 @@ def _rows(policy: Policy, options: PathOptions) -> Path:
 
 
 def _ragged(policy: Policy, options: PathOptions) -> Path:
-    reader = TokenReader(policy, compile=options.compile, fold=_folds(policy, options))
+    reader = TokenReader(policy, fold=_folds(policy, options))
     if reader.dtype == torch.float32:
         bit_exact.warn_if_batches_differ()
     budget, store = _budget(reader, options), RaggedStore(reader)
@@ -196,8 +227,6 @@ def _general(policy: Policy, options: PathOptions, obstacle: str | None) -> Path
     if obstacle:
         how = "with its own cache" if reader.ways.cache != "none" else "without a cache, reading all for every token"
         log.warning("%s is sampled by its own code %s, slower than usual: %s", name, how, obstacle)
-    if options.compile:
-        log.warning("%s is not compiled for generation", name)
     store = GeneralStore(reader)
     if options.max_tokens is None:
         # Joining episodes in one batch copies what they have.

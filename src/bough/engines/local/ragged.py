@@ -6,7 +6,7 @@ here has a fixed depth and width, sums go over fixed blocks one after the other,
 comes after a token adds exact zeros. The last block is shorter where `short_blocks` finds that
 to give the same bits. Matrix products with a single row are the one case
 that BLAS treats differently, so there are always two. Functions whose rounding
-depends on how threads share the work are left to one (`one_thread.py`).
+depends on how threads share the work are left to one (`reader.py`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 
 from bough.engines.local.adapters import Segments
-from bough.engines.local.draw import draw_each, uniform
 from bough.engines.local.reader import TokenReader
-from bough.engines.local.schedule import Resident, Span
+from bough.engines.local.schedule import Resident, Span, Store, draw_next
 from bough.trees.mixers import Sight
 
 BLOCK = 512  # keys that torch's kernel looks at together; buffers grow by as much
@@ -31,7 +30,7 @@ ROWS = 32  # rows that torch's kernel takes at once, or a multiple
 CAPPED = 128  # keys that are looked at together where scores are capped, which that kernel cannot do
 
 
-class RaggedStore:
+class RaggedStore(Store):
     """A buffer [layers, 2, heads, tokens, size] for each resident."""
 
     def __init__(self, reader: TokenReader) -> None:
@@ -51,20 +50,8 @@ class RaggedStore:
             known = len(resident.ids)
             resident.place[:, :, :, :known] = old[:, :, :, :known]
 
-    def reach(self, resident: Resident, length: int, *, soon: bool = False) -> int:  # noqa: ARG002
-        return length  # keys and values can be cut back to any token
-
-    def mark(self, resident: Resident, length: int) -> None:
-        """Nothing to prepare for."""
-
     def copy(self, source: Resident, target: Resident, begin: int, end: int) -> None:
         target.place[:, :, :, begin:end] = source.place[:, :, :, begin:end]
-
-    def own(self, resident: Resident, begin: int) -> None:
-        """Nothing here is shared."""
-
-    def free(self, resident: Resident) -> None:
-        resident.place, resident.capacity = None, 0
 
 
 class RaggedRunner:
@@ -113,9 +100,7 @@ class RaggedRunner:
             return []
         rows = [row for _, row in drawing]
         logits_MV = self.reader.logits(hidden_TD[rows + rows[:1] * (len(rows) == 1)])
-        requests = [span.request for span, _ in drawing]
-        params = [(r.sampling, uniform(r.seed, len(r.completion_ids))) for r in requests]
-        return draw_each(logits_MV, params)  # no draw depends on the other rows
+        return draw_next(logits_MV, [span.request for span, _ in drawing])
 
 
 class RaggedCache:

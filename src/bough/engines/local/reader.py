@@ -6,7 +6,6 @@ what comes back on to its attention function, which is ours too and knows what i
 
 from __future__ import annotations
 
-import logging
 import os
 import platform
 from collections.abc import Callable, Iterable, Iterator
@@ -22,18 +21,15 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from bough.bit_exact import without_onednn
-from bough.engines.local.adapters import AdaptedLayers, Fold, Plan
+from bough.engines.local.adapters import AdaptedLayers, Plan
+from bough.engines.local.fold import Fold
 from bough.policy.head import Head
 from bough.policy.policy import Policy
 from bough.policy.processes import unused_bytes
 from bough.trees.mixers import Sight
 
-log = logging.getLogger(__name__)
-
 UNBOUNDED = 1 << 20  # tokens of context where the configuration sets no limit
 NAME = "bough_local"  # our attention among those of transformers
-# Layers differ in their number alone, and one form is to serve them all; 0 and 1 always get their own.
-DYNAMO: dict[str, Any] = {"allow_unspec_int_on_nn_module": True, "recompile_limit": 64}
 
 
 class KeysValues(Protocol):
@@ -53,20 +49,18 @@ class Cache(Protocol):
 class Reader:
     """A policy's newest weights, ready to be read with.
 
-    With `compile`, each layer's small operations become a few kernels: a minute once. With
-    `fold`, an adapter is folded into a second copy of the weights. Call `renew` when weights have changed.
-    `stacked` says how adapters by name are computed (`adapter_plan.py`).
+    With `fold`, an adapter is folded into a second copy of the weights. Call `renew` when weights have
+    changed. `stacked` says how adapters by name are computed (`adapters.py`).
     """
 
     in_order = True  # a pass reads tokens of several episodes, one after the other
 
-    def __init__(self, policy: Policy, *, compile: bool = False, fold: bool = False, stacked: bool = False) -> None:
+    def __init__(self, policy: Policy, *, fold: bool = False, stacked: bool = False) -> None:
         self.policy = policy
         self.context: int = getattr(policy.decoder.config, "max_position_embeddings", None) or UNBOUNDED
         self.vocabulary: int = policy.base.get_input_embeddings().weight.shape[0]
         self.dtype: torch.dtype = policy.autocast or policy.base.dtype
         self._head = Head.of(policy.base)
-        self._forms = self._layer_forms(compile)
         self.fold = Fold(policy.model) if fold and policy.has_adapter else None
         self.adapters = AdaptedLayers(policy, fold=self.fold, dtype=self.dtype, stacked=stacked, in_order=self.in_order)
 
@@ -91,29 +85,18 @@ class Reader:
         if training:  # layers that save memory in training throw caches away
             self.policy.eval()
         self.policy.row_reader.attend_with(self.attention)
+        # Layers that were compiled for training are not used as such: that was for no cache.
+        compiled = [(layer, layer._compiled_call_impl) for layer in self.policy.row_reader.layers]
+        for layer, _ in compiled:
+            layer._compiled_call_impl = None
         try:
-            with (
-                self._folded(),
-                self._forms_in_use(),
-                torch.inference_mode(),
-            ):
+            with self._folded(), torch.inference_mode():
                 yield
         finally:
+            for layer, form in compiled:
+                layer._compiled_call_impl = form
             if training:
                 self.policy.train()
-
-    @contextmanager
-    def _forms_in_use(self) -> Iterator[None]:
-        """Layers that were compiled for training are not used as such: that was for no cache."""
-        before = [(layer, layer._compiled_call_impl) for layer, _ in self._forms]
-        for layer, form in self._forms:
-            layer._compiled_call_impl = form
-        try:
-            with torch._dynamo.config.patch(DYNAMO) if self.compiled else nullcontext():
-                yield
-        finally:
-            for layer, form in before:
-                layer._compiled_call_impl = form
 
     def _folded(self) -> AbstractContextManager[None]:
         return self.fold.inside() if self.fold else nullcontext()
@@ -125,19 +108,11 @@ class Reader:
     def precision(self) -> torch.autocast:
         return torch.autocast(self.device.type, self.policy.autocast, enabled=self.policy.autocast is not None)
 
-    def _layer_forms(self, compile: bool) -> list[tuple[Any, Any]]:
-        """Each layer, and how it is called here: compiled, or None for as it is."""
-        from transformers.modeling_layers import GradientCheckpointingLayer
-
-        self.compiled = compile
-        layers = [each for each in self.policy.decoder.modules() if isinstance(each, GradientCheckpointingLayer)]
-        return [(each, torch.compile(each._call_impl, dynamic=True) if self.compiled else None) for each in layers]
-
 
 class TokenReader(Reader):
     """Reads tokens of many episodes with our own cache and attention, where every layer keeps keys and values."""
 
-    def __init__(self, policy: Policy, *, compile: bool = False, fold: bool = False, stacked: bool = False) -> None:
+    def __init__(self, policy: Policy, *, fold: bool = False, stacked: bool = False) -> None:
         from transformers import AttentionInterface
 
         AttentionInterface.register(NAME, _attend)
@@ -147,11 +122,8 @@ class TokenReader(Reader):
         self.head_size: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         kinds = getattr(config, "layer_types", None) or [next(iter(policy.row_reader.sights))] * self.num_layers
         self.sights: list[Sight] = [policy.row_reader.sights[kind] for kind in kinds]
-        if compile and len(set(self.sights)) > 1:
-            log.warning("layers with different windows are not compiled for generation")
-            compile = False
-        super().__init__(policy, compile=compile, fold=fold, stacked=stacked)
-        self.packed = None if compile else self._pack()
+        super().__init__(policy, fold=fold, stacked=stacked)
+        self.packed = self._pack()
 
     def renew(self) -> None:
         super().renew()
@@ -177,7 +149,7 @@ class TokenReader(Reader):
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        shared = self.device.type == "cpu" and torch.get_num_threads() > 1 and not self.compiled
+        shared = self.device.type == "cpu" and torch.get_num_threads() > 1
         with (
             without_onednn(),
             super().reading(),
@@ -208,6 +180,36 @@ def _attend(
     **_: Any,
 ) -> tuple[Tensor, None]:
     return key.attend(query, query.shape[-1] ** -0.5 if scaling is None else scaling, softcap, s_aux), None
+
+
+# Trying a way of reading before anything is sampled: on a few made-up tokens, against the policy's own.
+
+TRIED = 32  # tokens, and as many more as the longest window has, if that is not longer than this:
+LONGEST_WINDOW = 256
+WINDOWS = ("sliding_window", "attention_chunk_size", "attention_window_size", "window_size")
+
+
+def agrees(difference: float, reader: Reader) -> bool:
+    """Whether log-probabilities that are this far apart on average are those of one model, rounded differently."""
+    if torch.finfo(reader.dtype).eps > 1e-5:
+        return difference <= 0.1
+    # cuDNN's convolutions round more coarsely, even in float32.
+    return difference <= (1e-4 if reader.device.type == "cpu" else 1e-3)
+
+
+def trial_length(reader: Reader) -> int:
+    """Tokens enough to look past a window, where that is cheap."""
+    config: Any = reader.policy.decoder.config
+    windows = [value for name in WINDOWS if isinstance(value := getattr(config, name, None), int)]
+    longest = max((window for window in windows if window <= LONGEST_WINDOW), default=0)
+    return min(TRIED + longest, reader.context)
+
+
+def trial_tokens(reader: Reader, length: int, seed: int = 0) -> list[int]:
+    """Made-up tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens: list[int] = torch.randint(0, reader.vocabulary, (length,), generator=generator).tolist()
+    return tokens
 
 
 # Large linear layers with weights packed in advance, for the few rows of a decode step on a CPU.

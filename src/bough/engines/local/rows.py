@@ -1,4 +1,4 @@
-"""Keys and values on a GPU: one tensor in which every episode has a row, read in place.
+"""Keys and values on a GPU: one tensor in which every episode has a row, read in place by the model's own layers.
 
 Tokens of several episodes are concatenated, whether they are prompts or single
 tokens, and FlashAttention is told where each episode's keys begin and how many they are:
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -17,16 +18,16 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from bough.engines.local.adapters import Stacked
-from bough.engines.local.draw import SamplingParams, cuts, draw, uniform
-from bough.engines.local.pages import Graphs
+from bough.engines.local.draw import SamplingParams, cuts, draw
+from bough.engines.local.pages import Graphs, rounded
 from bough.engines.local.reader import TokenReader
-from bough.engines.local.schedule import Resident, Span
-from bough.trees.mixers import Sight
+from bough.engines.local.schedule import Resident, Span, Store, draw_next
 
 TOGETHER = 16_384  # tokens of prompts that are read together
+NO_SAMPLING = [0.0, 1.0, 1.0, 0.0, 0.0]
 
 
-class RowsStore:
+class RowsStore(Store):
     """`kv` is [layers, 2, rows, length, heads, size]. A resident's place is its row, and its cost 1.
 
     There is one row more than residents: padding is computed there.
@@ -44,21 +45,12 @@ class RowsStore:
     def allocate(self, resident: Resident, tokens: int) -> None:  # noqa: ARG002
         resident.place, resident.capacity = heapq.heappop(self._free), 1
 
-    def reach(self, resident: Resident, length: int, *, soon: bool = False) -> int:  # noqa: ARG002
-        return length  # keys and values can be cut back to any token
-
-    def mark(self, resident: Resident, length: int) -> None:
-        """Nothing to prepare for."""
-
     def copy(self, source: Resident, target: Resident, begin: int, end: int) -> None:
         self.kv[:, :, target.place, begin:end] = self.kv[:, :, source.place, begin:end]
 
-    def own(self, resident: Resident, begin: int) -> None:
-        """Nothing here is shared."""
-
     def free(self, resident: Resident) -> None:
         heapq.heappush(self._free, resident.place)
-        resident.place, resident.capacity = None, 0
+        super().free(resident)
 
 
 class RowsRunner:
@@ -78,15 +70,6 @@ class RowsRunner:
         self._graphs = Graphs(self._draw_for) if graphs and self.flash else None
         self._version = 0
 
-    def prepare(self) -> None:
-        """Records the graphs of all numbers of episodes, so that no step has to: a few seconds."""
-        if self._graphs is None:
-            return
-        self._inputs.zero_()
-        self._inputs[2] = self.store.num_rows
-        for number in sorted({rounded(n) for n in range(1, self.store.num_rows + 1)}):
-            self._graphs(number, False)
-
     def run(self, spans: Sequence[Span]) -> list[list[tuple[int, float]]]:
         """Computes the spans; for each that draws, the token and its log-probability."""
         if self._graphs and self._version != self.reader.adapters.slots.version:
@@ -96,26 +79,28 @@ class RowsRunner:
         singles = [span for span in spans if len(span.tokens) == 1 and span.draws]
         for batch in batches([span for span in spans if len(span.tokens) > 1 or not span.draws]):
             drawn |= self._read(batch)
-        if singles and self.flash:
-            drawn |= self._draw(singles)
-        elif singles:
-            drawn |= self._read(singles)
+        if singles:
+            drawn |= self._draw(singles) if self.flash else self._read(singles)
         for span in spans:
             span.resident.ids.extend(span.tokens)
         return [[drawn[id(span)]] if span.draws else [] for span in spans]
 
     def _draw(self, spans: Sequence[Span]) -> dict[int, tuple[int, float]]:
-        number = rounded(len(spans))
-        slots = self.reader.adapters.slots
+        number, slots = rounded(len(spans)), self.reader.adapters.slots
         columns = [
             [
                 span.tokens[0],
                 len(span.resident.ids),
                 span.resident.place,
                 slots[span.resident.adapter],
-                *sampling_numbers(span),
+                span.request.foresee(1)[0],
+                sampling.temperature,
+                sampling.top_p,
+                sampling.top_k,
+                sampling.min_p,
             ]
             for span in spans
+            for sampling in [span.request.sampling]
         ]
         columns += [[0, 0, self.store.num_rows, 0, *NO_SAMPLING]] * (number - len(spans))
         self._inputs[:, :number] = torch.tensor(columns, dtype=torch.float64).T
@@ -138,37 +123,32 @@ class RowsRunner:
 
     def _read(self, spans: Sequence[Span]) -> dict[int, tuple[int, float]]:
         """Reads tokens of any number; who then has all of a prompt draws."""
-        device = self.reader.device
-        # One padding token: a single prompt would be compiled for by itself.
-        known = [*(len(span.resident.ids) for span in spans), 0]
-        sizes = [*(len(span.tokens) for span in spans), 1]
-        tokens = torch.tensor([*(token for span in spans for token in span.tokens), 0], device=device)
-        positions = [start + i for start, size in zip(known, sizes, strict=True) for i in range(size)]
-        position = torch.tensor(positions, device=device)
-        rows = torch.tensor([*(span.resident.place for span in spans), self.store.num_rows], device=device)
-        size_N = torch.tensor(sizes, device=device)
-        ends = torch.tensor(known, device=device) + size_N
-        starts = torch.tensor([0, *sizes], device=device).cumsum(0).int()
-        row_of_each = torch.repeat_interleave(rows, size_N, output_size=len(positions))
-        slots = [*(self.reader.adapters.slots[span.resident.adapter] for span in spans), 0]
-        slot_of_each = torch.tensor(slots, device=device).repeat_interleave(size_N, output_size=len(positions))
-        cache = RowsCache(self, position, row_of_each, rows, ends, starts, max(sizes))
-        hidden_TD = self.reader.hidden(tokens[None], position[None], cache, self._plan(slot_of_each))[0]
-        drawing = [(i, span) for i, span in enumerate(spans) if span.draws]
+
+        def tensor(values: list[int]) -> Tensor:
+            return torch.tensor(values, device=self.reader.device)
+
+        known, sizes = [len(span.resident.ids) for span in spans], [len(span.tokens) for span in spans]
+        position_T = tensor([start + i for start, size in zip(known, sizes, strict=True) for i in range(size)])
+        row_N, size_N = tensor([span.resident.place for span in spans]), tensor(sizes)
+        slot_N = tensor([self.reader.adapters.slots[span.resident.adapter] for span in spans])
+        starts = [0, *accumulate(sizes)]
+        row_T, slot_T = (each.repeat_interleave(size_N, output_size=starts[-1]) for each in (row_N, slot_N))
+        cache = RowsCache(self, position_T, row_T, row_N, tensor(known) + size_N, tensor(starts).int(), max(sizes))
+        token_T = tensor([token for span in spans for token in span.tokens])
+        hidden_TD = self.reader.hidden(token_T[None], position_T[None], cache, self._plan(slot_T))[0]
+        drawing = [(span, end - 1) for span, end in zip(spans, starts[1:], strict=True) if span.draws]
         if not drawing:
             return {}
-        logits = self.reader.logits(hidden_TD[starts[1:].long() - 1][[i for i, _ in drawing]])
-        params = [(span.request.sampling, sampling_numbers(span)[0]) for _, span in drawing]
-        cut = any(cuts(sampling) for sampling, _ in params)
-        token, logprob = draw(logits, SamplingParams.of(params, device), cut=cut)
-        results = zip(drawing, token.tolist(), logprob.tolist(), strict=True)
-        return {id(span): (chosen, value) for (_, span), chosen, value in results}
+        logits = self.reader.logits(hidden_TD[[last for _, last in drawing]])
+        drawn = draw_next(logits, [span.request for span, _ in drawing])
+        return {id(span): each for (span, _), each in zip(drawing, drawn, strict=True)}
 
 
 class RowsCache:
-    """The rows of N episodes as a model's cache, for T concatenated tokens; `attend_rows` says what is what.
+    """The rows of N episodes as a model's cache, for T concatenated tokens.
 
-    It is made of tensors and numbers alone, so that a compiled layer takes any of them.
+    `position_T` and `row_T` say where each token belongs, `row_N` and `end_N` how much of which row
+    each episode then has, `start_N1` where its tokens begin, `most` the most tokens that any of them has.
     """
 
     def __init__(
@@ -181,61 +161,79 @@ class RowsCache:
         start_N1: Tensor,
         most: int,
     ) -> None:
-        self.kv, self.flash = runner.store.kv, runner.flash
+        self.kv, self.flash, self.sights = runner.store.kv, runner.flash, runner.reader.sights
         self.position_T, self.row_T, self.row_N, self.start_N1 = position_T, row_T, row_N, start_N1
         self.most, self.end_N = most, end_N.int()
-        # A last entry is asked for and not read.
+        # Where each episode's keys begin when all rows are taken as one; a last entry is asked for and not read.
         self.first_N1 = torch.cat([row_N, row_N[-1:] + 1]).mul(self.kv.shape[3]).int()
-        sights = runner.reader.sights
-        self.window, self.chunk = sights[0].window or NONE, sights[0].chunk or NONE
-        self.others = None if len(set(sights)) == 1 else [(s.window or NONE, s.chunk or NONE) for s in sights]
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any) -> tuple[RowsLayer, None]:
-        return RowsLayer(self, keys, values, layer), None
+        """Puts the new keys and values [1, G, T, D] where they belong."""
+        for stored, new in zip(self.kv[layer], (keys, values), strict=True):
+            stored[self.row_T, self.position_T] = new[0].transpose(0, 1).to(stored.dtype)
+        return RowsLayer(self, layer), None
 
 
 class RowsLayer:
-    """One layer's new keys and values, on their way."""
+    """One layer's keys and values of all episodes."""
 
-    def __init__(self, cache: RowsCache, keys: Tensor, values: Tensor, layer: int) -> None:
-        self.cache, self.keys, self.values, self.layer = cache, keys, values, layer
+    def __init__(self, cache: RowsCache, layer: int) -> None:
+        self.cache, self.sight = cache, cache.sights[layer]
+        self.keys, self.values = cache.kv[layer]
 
     def attend(self, query: Tensor, scaling: float, softcap: float | None, sinks_H: Tensor | None) -> Tensor:
-        cache, dtype = self.cache, self.cache.kv.dtype
-        # A number that differs from layer to layer would be compiled for one by one.
-        window, chunk = (cache.window, cache.chunk) if cache.others is None else cache.others[self.layer]
-        query_THD, keys_TGD, values_TGD = (x[0].transpose(0, 1).to(dtype) for x in (query, self.keys, self.values))
-        out_THD: Tensor = attend_rows(
-            query_THD.contiguous(),
-            keys_TGD,
-            values_TGD,
-            cache.kv,
-            self.layer,
-            cache.position_T,
-            cache.row_T,
-            cache.row_N,
-            cache.end_N,
+        query_THD = query[0].transpose(0, 1).to(self.keys.dtype).contiguous()
+        if self.cache.flash:
+            return self._flash(query_THD, scaling, sinks_H)[None]
+        return self._one_by_one(query_THD, scaling, softcap, sinks_H)[None]
+
+    def _flash(self, query_THD: Tensor, scaling: float, sinks_H: Tensor | None) -> Tensor:
+        cache, window = self.cache, self.sight.window
+        sees = {} if window is None else {"window_size_left": window - 1, "window_size_right": 0}
+        out, norm, *_ = torch.ops.aten._flash_attention_forward(
+            query_THD,
+            self.keys.flatten(0, 1),
+            self.values.flatten(0, 1),
             cache.start_N1,
             cache.first_N1,
             cache.most,
-            window,
-            chunk,
-            scaling,
-            softcap or 0.0,
-            cache.flash,
-            sinks_H,
+            cache.kv.shape[3],
+            0.0,
+            True,
+            False,
+            scale=scaling,
+            seqused_k=cache.end_N,
+            **sees,
         )
-        return out_THD[None]
+        if sinks_H is not None:
+            out = out * torch.sigmoid(norm.T - sinks_H.float())[..., None].to(out.dtype)
+        return out  # type: ignore[no-any-return]
 
-
-NO_SAMPLING = [0.0, 1.0, 1.0, 0.0, 0.0]
-
-
-def sampling_numbers(span: Span) -> list[float]:
-    """How the span's next token is drawn, in the order of `SamplingParams`."""
-    request, sampling = span.request, span.request.sampling
-    drawn = uniform(request.seed, len(request.completion_ids))
-    return [drawn, sampling.temperature, sampling.top_p, float(sampling.top_k), sampling.min_p]
+    def _one_by_one(self, query_THD: Tensor, scaling: float, softcap: float | None, sinks_H: Tensor | None) -> Tensor:
+        """For what FlashAttention cannot do, among it float32: slow, and no CUDA graph can hold it."""
+        outs, starts = [], self.cache.start_N1.tolist()
+        rows, ends = self.cache.row_N.tolist(), self.cache.end_N.tolist()
+        for row, end, (begin, stop) in zip(rows, ends, pairwise(starts), strict=True):
+            query = query_THD[begin:stop].transpose(0, 1)
+            repeats = query.shape[0] // self.keys.shape[2]
+            both = (self.keys[row, :end], self.values[row, :end])
+            key, value = (x.transpose(0, 1).repeat_interleave(repeats, 0) for x in both)
+            position_Q1 = self.cache.position_T[begin:stop, None]
+            key_L = torch.arange(end, device=query.device)
+            sees = key_L <= position_Q1
+            if (since := self.sight.since(position_Q1)) is not None:
+                sees &= key_L >= since
+            if softcap or sinks_H is not None:
+                scores = (query @ key.transpose(1, 2)).float() * scaling
+                scores = (scores / softcap).tanh() * softcap if softcap else scores
+                scores = scores.masked_fill(~sees, float("-inf"))
+                if sinks_H is not None:
+                    scores = torch.cat([scores, sinks_H.float()[:, None, None].expand(-1, scores.shape[1], 1)], -1)
+                out = scores.softmax(-1)[..., :end].to(value.dtype) @ value
+            else:
+                out = scaled_dot_product_attention(query[None], key[None], value[None], sees, scale=scaling)[0]
+            outs.append(out.transpose(0, 1))
+        return torch.cat(outs)
 
 
 def flash_attends(reader: TokenReader) -> bool:
@@ -262,120 +260,3 @@ def batches(spans: Sequence[Span]) -> list[list[Span]]:
         done[-1].append(span)
         num_tokens += len(span.tokens)
     return done
-
-
-def rounded(needed: int) -> int:
-    """As few different numbers as will do: 2 to 8 by powers of two, then by eighths of the power above.
-
-    Not 1, which would be compiled for by itself.
-    """
-    needed = max(needed, 2)
-    power = 1 << max(needed - 1, 0).bit_length()
-    step = max(power // 8, 1) if power > 8 else power
-    return -(-needed // step) * step
-
-
-# Attention over the rows of a cache, which also puts the new keys and values there, as one operation.
-# To torch.compile it is a single node that changes the cache in place: a layer around it becomes one graph, and
-# nothing is copied.
-
-NONE = 0  # no window, no chunk; operations take numbers only
-
-
-@torch.library.custom_op("bough::attend_rows", mutates_args=("kv",))
-def attend_rows(
-    query_THD: Tensor,
-    keys_TGD: Tensor,
-    values_TGD: Tensor,
-    kv: Tensor,
-    layer: int,
-    position_T: Tensor,
-    row_T: Tensor,
-    row_N: Tensor,
-    end_N: Tensor,
-    start_N1: Tensor,
-    first_N1: Tensor,
-    most: int,
-    window: int,
-    chunk: int,
-    scaling: float,
-    softcap: float,
-    flash: bool,
-    sinks_H: Tensor | None = None,
-) -> Tensor:
-    """The outputs [T, H, D] of one layer for T tokens of N episodes, concatenated.
-
-    `kv` is [layers, 2, rows, length, heads, size]; `position_T` and `row_T` say where each token
-    belongs, `row_N` and `end_N` how much of which row each episode then has, `start_N1` where
-    its tokens begin, `first_N1` where its keys begin when all rows are taken as one, `most`
-    the most tokens that any of them has.
-    """
-    keys, values = kv[layer]
-    keys[row_T, position_T] = keys_TGD
-    values[row_T, position_T] = values_TGD
-    if not flash:
-        sight = Sight(window=window or None, chunk=chunk or None)
-        return _one_by_one(
-            query_THD, keys, values, position_T, row_N, end_N, start_N1, sight, scaling, softcap, sinks_H
-        )
-    sees = {} if window == NONE else {"window_size_left": window - 1, "window_size_right": 0}
-    out, norm, *_ = torch.ops.aten._flash_attention_forward(
-        query_THD,
-        keys.flatten(0, 1),
-        values.flatten(0, 1),
-        start_N1,
-        first_N1,
-        most,
-        kv.shape[3],
-        0.0,
-        True,
-        False,
-        scale=scaling,
-        seqused_k=end_N,
-        **sees,
-    )
-    if sinks_H is not None:
-        out = out * torch.sigmoid(norm.T - sinks_H.float())[..., None].to(out.dtype)
-    return out.contiguous()  # type: ignore[no-any-return]
-
-
-@attend_rows.register_fake
-def _(query_THD: Tensor, *_: object) -> Tensor:
-    return query_THD.new_empty(query_THD.shape)
-
-
-def _one_by_one(
-    query_THD: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    position_T: Tensor,
-    row_N: Tensor,
-    end_N: Tensor,
-    start_N1: Tensor,
-    sight: Sight,
-    scaling: float,
-    softcap: float,
-    sinks_H: Tensor | None,
-) -> Tensor:
-    """For what FlashAttention cannot do, among it float32: slow, and no CUDA graph can hold it."""
-    outs, starts = [], start_N1.tolist()
-    for n, (row, end) in enumerate(zip(row_N.tolist(), end_N.tolist(), strict=True)):
-        query = query_THD[starts[n] : starts[n + 1]].transpose(0, 1)
-        repeats = query.shape[0] // keys.shape[2]
-        key, value = (x[row, :end].transpose(0, 1).repeat_interleave(repeats, 0) for x in (keys, values))
-        position_Q1 = position_T[starts[n] : starts[n + 1], None]
-        key_L = torch.arange(end, device=query.device)
-        sees = key_L <= position_Q1
-        if (since := sight.since(position_Q1)) is not None:
-            sees &= key_L >= since
-        if softcap or sinks_H is not None:
-            scores = (query @ key.transpose(1, 2)).float() * scaling
-            scores = (scores / softcap).tanh() * softcap if softcap else scores
-            scores = scores.masked_fill(~sees, float("-inf"))
-            if sinks_H is not None:
-                scores = torch.cat([scores, sinks_H.float()[:, None, None].expand(-1, scores.shape[1], 1)], -1)
-            out = scores.softmax(-1)[..., :end].to(value.dtype) @ value
-        else:
-            out = scaled_dot_product_attention(query[None], key[None], value[None], attn_mask=sees, scale=scaling)[0]
-        outs.append(out.transpose(0, 1))
-    return torch.cat(outs)

@@ -1,4 +1,4 @@
-"""Who is computed next, and whose keys and values stay in memory.
+"""Pending calls, who is computed next, and whose keys and values stay in memory.
 
 A resident is an episode with cached tokens. Calls wait in the order in which they came
 and are admitted as long as there is room: an idle resident may be dropped for it, the
@@ -8,15 +8,140 @@ call is admitted, so that a running call is never interrupted.
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from bough.data.bough import common_prefix
-from bough.engines.local.request import Request
+from torch import Tensor
 
+from bough.config.groups import SamplingConfig
+from bough.data.bough import common_prefix
+from bough.engines.base import EngineError, Generated
+from bough.engines.local.draw import draw_each, uniform
+from bough.types import Finish
+
+Outcome = Generated | BaseException
 WORTH_SHARING = 32  # tokens: below it, copying from another episode or waiting for it gains nothing
+SPARE = 4  # a character cut at the edge of a window of text shows as up to this many others
+
+
+@dataclass(eq=False)
+class Request:
+    """A call: what was asked, and what was drawn so far. `limit` bounds the tokens of prompt and answer together.
+
+    `future` receives the outcome and `on_tokens` the tokens before it, as they are drawn; `given_up`
+    is set by a caller who no longer waits. `adapter` names the adapter it is computed with; the
+    policy as it is has the empty name.
+    """
+
+    episode: Hashable
+    prompt_ids: list[int]
+    sampling: SamplingConfig
+    seed: int
+    stop_ids: frozenset[int]
+    limit: int
+    tokenizer: Any = None  # for stop texts
+    adapter: str = ""
+    future: asyncio.Future[Generated] | None = None
+    on_tokens: Callable[[list[int]], None] | None = None
+    completion_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    given_up: bool = False
+    _uniforms: list[float] = field(default_factory=list)
+
+    @property
+    def most(self) -> int:
+        """How many tokens it may come to."""
+        return min(len(self.prompt_ids) + self.sampling.max_new_tokens, self.limit)
+
+    def after(self, known: int) -> list[int]:
+        """The tokens after the first `known`, as far as they exist."""
+        if known >= len(self.prompt_ids):
+            return self.completion_ids[known - len(self.prompt_ids) :]
+        return self.prompt_ids[known:] + self.completion_ids
+
+    def foresee(self, number: int) -> list[float]:
+        """The numbers between 0 and 1 with which the next tokens are drawn."""
+        done = len(self.completion_ids)
+        self._uniforms += [uniform(self.seed, place) for place in range(len(self._uniforms), done + number)]
+        return self._uniforms[done : done + number]
+
+    def take(self, drawn: Sequence[tuple[int, float]]) -> Outcome | None:
+        """Adds tokens up to the last of the answer; the answer, if it is complete.
+
+        An error if a probability is not a number: the weights have diverged. Other requests have other adapters.
+        """
+        if any(math.isnan(logprob) for _, logprob in drawn):
+            return EngineError(
+                "the probabilities of the next token are not numbers: the weights have diverged, "
+                "perhaps by too high a learning rate"
+            )
+        finish: Finish | None = None
+        before = len(self.completion_ids)
+        for token, logprob in drawn:
+            self.completion_ids.append(token)
+            self.logprobs.append(logprob)
+            if token in self.stop_ids or self._ends_with_stop_text():
+                finish = "stop"
+                break
+            if len(self.prompt_ids) + len(self.completion_ids) >= self.most:
+                finish = "length"
+                break
+        if self.on_tokens is not None:
+            self.on_tokens(self.completion_ids[before:])
+        if finish is None:
+            return None
+        temperature = self.sampling.temperature or 1.0
+        return Generated(self.completion_ids, self.logprobs, finish, logprobs_temperature=temperature)
+
+    def _ends_with_stop_text(self) -> bool:
+        """Whether the newest token completed a stop text. The answer keeps that token, whole: ids and text agree.
+
+        Only the tail is decoded, long enough for the longest text and the newest token.
+        """
+        stops = [text for text in self.sampling.stop if text]
+        if not stops:
+            return False
+        ids, longest = self.completion_ids, max(map(len, stops))
+        newest = len(self.tokenizer.decode(ids[-1:]))
+        window = longest + SPARE
+        tail = self.tokenizer.decode(ids[-window:])
+        while len(tail) < longest + newest + SPARE and window < len(ids):
+            window *= 2
+            tail = self.tokenizer.decode(ids[-window:])
+        return any(text in tail for text in stops)
+
+
+def draw_next(logits_BV: Tensor, requests: Sequence[Request]) -> list[tuple[int, float]]:
+    """The next token of each request with its log-probability; no draw depends on the other rows."""
+    return draw_each(logits_BV, [(one.sampling, one.foresee(1)[0]) for one in requests])
+
+
+def settle(outcomes: Iterable[tuple[Request, Outcome]]) -> None:
+    """Brings outcomes to those who wait, with one call into each event loop.
+
+    A call wakes the loop's thread, which then takes the interpreter from this one.
+    """
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Generated], Outcome]]] = {}
+    for request, outcome in outcomes:
+        if request.future is not None:
+            by_loop.setdefault(request.future.get_loop(), []).append((request.future, outcome))
+    for loop, mine in by_loop.items():
+        if not loop.is_closed():  # else it has no waiter
+            loop.call_soon_threadsafe(_settle, mine)
+
+
+def _settle(outcomes: list[tuple[asyncio.Future[Generated], Outcome]]) -> None:
+    for future, outcome in outcomes:
+        if future.done():
+            continue
+        if isinstance(outcome, BaseException):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
 
 
 @dataclass(eq=False)
@@ -50,8 +175,21 @@ class Span:
         return self.resident.request
 
 
+class SpanRunner(Protocol):
+    """Computes spans, of prompts at most `chunk` tokens at once.
+
+    One that does not mix reads prompts separately from draws, preferably many together.
+    """
+
+    mixes: bool
+    chunk: int
+
+    def run(self, spans: Sequence[Span]) -> Sequence[Sequence[tuple[int, float]]]:
+        """Computes the spans; for each that draws, one or more tokens with their log-probabilities."""
+
+
 class Store(Protocol):
-    """Where keys and values lie."""
+    """Where keys and values lie. By default they can be cut back to any token, and none are shared."""
 
     def cost(self, tokens: int) -> int:
         """How much of the budget a resident with this many tokens takes."""
@@ -59,23 +197,27 @@ class Store(Protocol):
     def allocate(self, resident: Resident, tokens: int) -> None:
         """Makes room for `tokens`; what `resident.ids` says is stored stays."""
 
-    def reach(self, resident: Resident, length: int, *, soon: bool = False) -> int:
+    def copy(self, source: Resident, target: Resident, begin: int, end: int) -> None:
+        """Copies what is stored of the tokens from `begin` to `end`."""
+
+    def reach(self, resident: Resident, length: int, *, soon: bool = False) -> int:  # noqa: ARG002
         """How many of a resident's first `length` tokens it or another can continue from.
 
         With `soon`, once the prompt that is being read is there.
         """
+        return length
 
-    def mark(self, resident: Resident, length: int) -> None:
+    def mark(self, resident: Resident, length: int) -> None:  # noqa: ARG002
         """A history that was cut back, though not to `length`, may be wanted from there again."""
+        return
 
-    def copy(self, source: Resident, target: Resident, begin: int, end: int) -> None:
-        """Copies what is stored of the tokens from `begin` to `end`."""
-
-    def own(self, resident: Resident, begin: int) -> None:
+    def own(self, resident: Resident, begin: int) -> None:  # noqa: ARG002
         """Lets the resident write from token `begin` on without changing what others hold."""
+        return
 
     def free(self, resident: Resident) -> None:
         """Releases it."""
+        resident.place, resident.capacity = None, 0
 
 
 class Scheduler:

@@ -10,14 +10,14 @@ import json
 import math
 import re
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from bough.chat import call_form, hermes
-from bough.chat.forms import MalformedError, first_mark
+from bough.chat import tool_calls
+from bough.chat.tool_calls import MalformedError, first_mark
 from bough.config.groups import SamplingConfig
 from bough.data.messages import read_message, read_tools
 from bough.engines.base import Answer, ContextFullError
@@ -368,7 +368,7 @@ def event(value: Json) -> bytes:
 # back in the next request, such a message is found again at its place in the conversation (`extended`) and takes the
 # form in which the model wrote it, so that the prompt continues with the same tokens.
 
-CALL = re.compile(re.escape(hermes.OPEN) + ".*?" + re.escape(hermes.CLOSE), re.DOTALL)
+CALL = re.compile(re.escape(tool_calls.OPEN) + ".*?" + re.escape(tool_calls.CLOSE), re.DOTALL)
 
 
 def without_stop(reply: Message, stop: Sequence[str]) -> Message:
@@ -403,16 +403,16 @@ def extended(conversation: str, key: str) -> str:
 
 def is_malformed(reply: Message, shown: Message) -> bool:
     """Whether the model wrote calls that were understood, but not in the form that it was told to use."""
-    return bool(shown.tool_calls) and not reply.tool_calls and not hermes.parse(reply.content).calls
+    return bool(shown.tool_calls) and not reply.tool_calls and not tool_calls.parse(reply.content).calls
 
 
 def _split(text: str, tool_names: Collection[str]) -> tuple[str, list[ToolCall]]:
     try:
-        calls = hermes.parse(text).calls
+        calls = tool_calls.parse(text).calls
     except MalformedError:
         return text, []
     if not calls:
-        content, understood = call_form.split(text, tool_names)
+        content, understood = tool_calls.split(text, tool_names)
         return content, list(understood)
     thinking, ended, spoken = text.rpartition("</think>")
     return (thinking + ended + CALL.sub("", spoken)).rstrip(), list(calls)
@@ -422,23 +422,22 @@ def _split(text: str, tool_names: Collection[str]) -> tuple[str, list[ToolCall]]
 
 
 class ShownText:
-    """The text of one reply so far. `tool_names` are the tools that it may call."""
+    """Passes the text of one reply on to `on_text` as far as it is certain. `tool_names` are the tools it may call.
 
-    def __init__(self, stop: Sequence[str], tool_names: Collection[str]) -> None:
-        self._stop = list(stop)
-        self._marks = [*stop, hermes.OPEN] if tool_names else self._stop
-        self._undecided = call_form.Undecided(tool_names) if tool_names else None
+    All that is passed on is a beginning of the content that the client would get if it did not stream.
+    """
+
+    def __init__(self, stop: Sequence[str], tool_names: Collection[str], on_text: Callable[[str], None]) -> None:
+        self._stop, self._on_text = list(stop), on_text
+        self._marks = [*stop, tool_calls.OPEN] if tool_names else self._stop
+        self._undecided = tool_calls.Undecided(tool_names) if tool_names else None
         self._text = ""
         self._num_shown = 0
         self._ended = False
 
-    def add(self, text: str) -> str:
-        """What can be shown now that could not be shown before `text` followed.
-
-        All of it together is a beginning of the content that the client would get if it did not stream.
-        """
+    def add(self, text: str) -> None:
         if self._ended:
-            return ""
+            return
         self._text += text
         if stops := [at for stop in self._stop if (at := self._text.find(stop, self._num_shown)) >= 0]:
             # The rest of a token is no part of the reply and says nothing about it.
@@ -448,9 +447,9 @@ class ShownText:
             end = max(self._num_shown, min(end, self._undecided.first(self._text, self._num_shown)))
             # White space before a tool call is not part of the content.
             end = self._num_shown + len(self._text[self._num_shown : end].rstrip())
-        shown = self._text[self._num_shown : end]
+        if shown := self._text[self._num_shown : end]:
+            self._on_text(shown)
         self._num_shown = end
-        return shown
 
 
 # A request that is not answered: its HTTP status, and the error body that OpenAI's clients read.

@@ -183,6 +183,7 @@ class Session:
         asked = self._asked[place.prompt] - 1
         sampling = request.sampled(self.config.sampling, fixed=self.config.fixed_sampling)
         chats = [self._chat(place.parent if number == 0 else None) for number in range(request.num_choices)]
+        stop, names = request.hidden_stop(sampling), request.tool_names
         try:
             answers = await _all(
                 [
@@ -191,7 +192,7 @@ class Session:
                         request.tools,
                         sampling=sampling,
                         seed=self._seed(request, place, asked, number),
-                        on_text=None if on_text is None else _shown(request, sampling, partial(on_text, number)),
+                        on_text=None if on_text is None else ShownText(stop, names, partial(on_text, number)).add,
                     )
                     for number, chat in enumerate(chats)
                 ]
@@ -321,17 +322,6 @@ def _continues(before: Call | None, after: Call | None) -> bool:
     return after.prompt_ids[:end] == before.prompt_ids and (
         after.prompt_ids[end : end + len(before.completion_ids)] == before.completion_ids
     )
-
-
-def _shown(request: ChatRequest, sampling: SamplingConfig, on_text: Callable[[str], None]) -> Callable[[str], None]:
-    """What receives the text of one reply and passes on what the client may see."""
-    text = ShownText(request.hidden_stop(sampling), request.tool_names)
-
-    def receive(new: str) -> None:
-        if shown := text.add(new):
-            on_text(shown)
-
-    return receive
 
 
 async def _all(answers: list[Any]) -> list[Answer]:

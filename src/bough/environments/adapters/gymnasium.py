@@ -18,10 +18,10 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.spaces import Discrete, Space, Text, flatdim
 from pydantic import Field, JsonValue
 
-from bough.chat.functions import spoken
-from bough.chat.reply import Reply
+from bough.chat.actions import spoken
+from bough.chat.tool_calls import Reply
 from bough.config.base import Config
-from bough.environments.adapters.names import seeded_tasks
+from bough.environments.adapters.names import seeded_tasks, subclass
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.errors import InputError, did_you_mean, short_repr
 from bough.types import Task
@@ -146,14 +146,13 @@ def adapt(name: str) -> type[Environment]:
         nearest = did_you_mean(name, list(gymnasium.registry))
         raise InputError(f"Gymnasium has no environment {name!r}{nearest}") from None
     creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
-    more = {
-        "__module__": __name__,
-        "__doc__": f"{name} of Gymnasium.",
-        "gym_id": name,
-        "max_turns": spec.max_episode_steps or MAX_TURNS,
-        "renders_text": "ansi" in getattr(creator, "metadata", {}).get("render_modes", ()),
-    }
-    return type("GymnasiumEnvironment", (GymnasiumEnvironment,), more)
+    return subclass(
+        GymnasiumEnvironment,
+        f"{name} of Gymnasium.",
+        gym_id=name,
+        max_turns=spec.max_episode_steps or MAX_TURNS,
+        renders_text="ansi" in getattr(creator, "metadata", {}).get("render_modes", ()),
+    )
 
 
 def _flag(name: str, value: Any) -> bool:

@@ -27,7 +27,7 @@ from mcp.types import CallToolResult, TextContent, Tool
 from pydantic import Field, JsonValue, field_validator, model_validator
 
 from bough.config.base import Config
-from bough.environments.adapters.names import RemoteToolEnvironment
+from bough.environments.adapters.names import RemoteToolEnvironment, subclass
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.environments.tools import ToolError
 from bough.errors import InputError, exception_line
@@ -108,8 +108,7 @@ def adapt(target: str) -> type[Environment]:
         command = split_command(target)[0]
         if shutil.which(command) is None:
             raise InputError(f"environment 'mcp:{target}': there is no command {command!r}")
-    more = {"__module__": __name__, "__doc__": f"The tools of the MCP server {target}.", "target": target}
-    return type("McpEnvironment", (McpEnvironment,), more)
+    return subclass(McpEnvironment, f"The tools of the MCP server {target}.", target=target)
 
 
 # A connection to an MCP server: a command that is started for it, or the URL of a running server.
@@ -250,13 +249,6 @@ def result_text(result: CallToolResult) -> str:
     return "\n".join(said) or ("" if result.structured_content is None else str(result.structured_content))
 
 
-# A task for an MCP server, as a row of a task file: what to do, and how it is checked.
-#     {"instructions": "What do three apples cost?", "check": {"answer": 1.5}}     {"instructions": "Sell all.",
-# "check": {"state": {"tool": "stock", "arguments": {"item": "apple"}, "equals": 0}}}     {"instructions": "Use one
-# call.", "check": {"python": "def check(answer, calls): return len(calls) == 1"}}     {"instructions": "Write to the
-# customer.", "check": {"judge": "Polite, and mentions the refund."}}
-# Several checks must all hold. `judge` is left to the reward of that name, and success stays unknown.
-
 # Only the user can allow running without isolation; a task cannot.
 CONSENT = "BOUGH_UNSAFE_NO_SANDBOX"
 LIMITS = SandboxLimits(timeout_s=10.0, memory_mb=512)
@@ -303,7 +295,16 @@ class TaskCheck(Config):
 
 
 class McpTask(Config):
-    """One task. `tools` limits the tools that are offered."""
+    """One task, as a row of a task file: what to do, and how it is checked.
+
+        {"instructions": "What do three apples cost?", "check": {"answer": 1.5}}
+        {"instructions": "Sell all.", "check": {"state": {"tool": "stock", "arguments": {"item": "a"}, "equals": 0}}}
+        {"instructions": "Use one call.", "check": {"python": "def check(answer, calls): return len(calls) == 1"}}
+        {"instructions": "Write to the customer.", "check": {"judge": "Polite, and mentions the refund."}}
+
+    Several checks must all hold. `judge` is left to the reward of that name, and success stays unknown. `tools`
+    limits the tools that are offered.
+    """
 
     instructions: str
     check: TaskCheck

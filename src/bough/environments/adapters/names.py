@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from pydantic import JsonValue
 
-from bough.chat import functions, hermes
+from bough.chat import actions, tool_calls
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.environments.tools import ToolCallEnvironment
 from bough.errors import InputError, short_repr
@@ -94,6 +94,14 @@ def adapt(name: str) -> type[Environment] | None:
     return cast("type[Environment]", import_module(adapter.module).adapt(rest.strip()))
 
 
+E = TypeVar("E", bound=Environment)
+
+
+def subclass(base: type[E], about: str, **attributes: Any) -> type[E]:
+    """The class of one environment of a library, with `about` as its description."""
+    return type(base.__name__, (base,), {"__module__": base.__module__, "__doc__": about, **attributes})
+
+
 # Tools on a server: what they are is known only once it was asked, and whatever it fails at is its own failure.
 
 
@@ -125,15 +133,15 @@ class RemoteToolEnvironment(ToolCallEnvironment):
 
     def say(self, action: str, thought: str = "") -> str:
         """`action` may be written as in Python, `price("apple")`; anything else is an answer."""
-        call = functions.read_call(action)
+        call = actions.read_call(action)
         if call is None or call.name not in self.tool_names:
-            return hermes.write(action, thought)
+            return tool_calls.write(action, thought)
         [schema] = [one["function"]["parameters"] for one in self.tools if one["function"]["name"] == call.name]
         names = dict(enumerate(schema.get("properties", {})))
         arguments = {
             names.get(int(key), key) if key.isdecimal() else key: value for key, value in call.arguments.items()
         }
-        return hermes.write(hermes.call_text(ToolCall(name=call.name, arguments=arguments)), thought)
+        return tool_calls.write(tool_calls.call_text(ToolCall(name=call.name, arguments=arguments)), thought)
 
 
 # Tasks by seed: most other libraries know a task only as the seed of a reset.

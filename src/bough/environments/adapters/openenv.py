@@ -23,9 +23,9 @@ from pydantic_core import to_json
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
-from bough.chat.functions import spoken
+from bough.chat.actions import spoken
 from bough.config.base import Config
-from bough.environments.adapters.names import RemoteToolEnvironment, seeded_tasks
+from bough.environments.adapters.names import RemoteToolEnvironment, seeded_tasks, subclass
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.environments.tools import SHARE, MisuseError, ToolError
 from bough.errors import InputError, exception_line
@@ -131,8 +131,7 @@ def adapt(url: str) -> type[Environment]:
     """The environment of the server at `url`."""
     if "://" in url and not url.startswith(("http://", "https://", "ws://", "wss://")):
         raise InputError(f"environment 'openenv:{url}': the address must begin with http://, https://, ws:// or wss://")
-    more = {"__module__": __name__, "__doc__": f"The environment on the OpenEnv server {url}.", "url": url}
-    return type("OpenEnvEnvironment", (OpenEnvEnvironment,), more)
+    return subclass(OpenEnvEnvironment, f"The environment on the OpenEnv server {url}.", url=url)
 
 
 def observation_text(seen: dict[str, Any]) -> str:
@@ -182,12 +181,6 @@ def _plain(value: Any) -> str:
     return value if isinstance(value, str) else to_json(value, fallback=str).decode()
 
 
-# OpenEnv's protocol: JSON over a WebSocket, one session per connection.
-#     {"type": "reset", "data": {"seed": 7}} or {"type": "step", "data": {…the action…}}     → {"type": "observation",
-# "data": {"observation": {…}, "reward": 0.0, "done": false}}     → {"type": "error", "data": {"code":
-# "VALIDATION_ERROR", "message": …}}
-# `GET /schema` describes the action. Any failure of the server is an EnvironmentFailedError.
-
 MAX_BYTES = 100 * 2**20
 MAX_SCHEMA = 4 * 2**20
 CONNECT_S = 10.0
@@ -206,7 +199,14 @@ class _FullError(Exception):
 
 
 class OpenEnvConnection:
-    """A session on a server."""
+    """A session on a server: JSON over a WebSocket. Any failure of the server is an EnvironmentFailedError.
+
+        {"type": "reset", "data": {"seed": 7}} or {"type": "step", "data": {…the action…}}
+        → {"type": "observation", "data": {"observation": {…}, "reward": 0.0, "done": false}}
+        → {"type": "error", "data": {"code": "VALIDATION_ERROR", "message": …}}
+
+    `GET /schema` describes the action.
+    """
 
     def __init__(self, url: str) -> None:
         self.http_url, self.ws_url = urls(url)

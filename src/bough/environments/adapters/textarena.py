@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import random
 import re
 import sys
@@ -19,10 +18,12 @@ from textarena import GAME_ID, ObservationType
 from textarena.envs.registration import ENV_REGISTRY
 from textarena.wrappers import ActionFormattingWrapper
 
-from bough.chat.functions import spoken
-from bough.chat.reply import Reply
+from bough.chat.actions import spoken
+from bough.chat.tool_calls import Reply
 from bough.config.base import Config
-from bough.environments.adapters.names import seeded_tasks
+from bough.engines.base import EngineError
+from bough.engines.http import Server, ServerLimits
+from bough.environments.adapters.names import seeded_tasks, subclass
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.errors import InputError, did_you_mean, exception_line
 from bough.types import Task
@@ -144,27 +145,22 @@ class ModelOpponent:
     """A fixed model on an OpenAI-compatible server, sampled greedily. Its failures are the environment's."""
 
     def __init__(self, url: str, model: str, key_variable: str, timeout_s: float) -> None:
-        self.url, self.model, self.key_variable, self.timeout_s = url.rstrip("/"), model, key_variable, timeout_s
+        limits = ServerLimits(retries=0, timeout_s=timeout_s)
+        self.server, self.model = Server(url, key_variable=key_variable, limits=limits), model
         self.messages: list[dict[str, str]] = []
 
     async def move(self, game: Any, seen: str) -> str:  # noqa: ARG002
-        import httpx2
-
-        from bough.environments.adapters.mcp import limited_client
-
         self.messages.append({"role": "user", "content": seen})
-        key = os.environ.get(self.key_variable)
         asked = {"model": self.model, "messages": self.messages, "temperature": 0, "max_tokens": MAX_TOKENS}
         try:
-            headers = {"Authorization": f"Bearer {key}"} if key else {}
-            async with limited_client(headers=headers, timeout=self.timeout_s) as client:
-                answer = await client.post(f"{self.url}/chat/completions", json=asked)
-            answer.raise_for_status()
-            said = answer.json()["choices"][0]["message"]["content"]
-        except (httpx2.HTTPError, httpx2.StreamError, ValueError, LookupError, TypeError, RecursionError) as error:
-            raise EnvironmentFailedError(f"the opponent at {self.url} gave no move: {error!r:.200}") from error
+            answer = await self.server.post("/chat/completions", asked)
+            said = answer["choices"][0]["message"]["content"]
+        except (EngineError, LookupError, TypeError) as error:
+            raise EnvironmentFailedError(f"the opponent at {self.server.url} gave no move: {error!s:.200}") from error
+        finally:
+            await self.server.close()
         if not isinstance(said, str):
-            raise EnvironmentFailedError(f"the opponent at {self.url} gave no text")
+            raise EnvironmentFailedError(f"the opponent at {self.server.url} gave no text")
         self.messages.append({"role": "assistant", "content": said})
         return said.rpartition("</think>")[2].strip()
 
@@ -338,12 +334,7 @@ class TextArenaEnvironment(Environment):
 def adapt(name: str) -> type[Environment]:
     """The game that TextArena has registered under this name."""
     players, turns = probe_game(name)
-    more = {
-        "__module__": __name__,
-        "__doc__": f"{name} of TextArena, for {'one player' if players == 1 else 'two players'}.",
-        "game_name": name,
-        "num_players": players,
-        # A refused move is repeated and takes a turn of ours, but none of the game's.
-        "max_turns": 2 * turns if turns else MAX_TURNS,
-    }
-    return type("TextArenaEnvironment", (TextArenaEnvironment,), more)
+    about = f"{name} of TextArena, for {'one player' if players == 1 else 'two players'}."
+    # A refused move is repeated and takes a turn of ours, but none of the game's.
+    max_turns = 2 * turns if turns else MAX_TURNS
+    return subclass(TextArenaEnvironment, about, game_name=name, num_players=players, max_turns=max_turns)

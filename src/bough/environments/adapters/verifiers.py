@@ -9,28 +9,45 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import random
+import shutil
 import threading
-from collections.abc import Iterator
-from typing import Any, ClassVar
+from collections.abc import Coroutine, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
 
-from bough.environments.adapters.verifiers_config import (
-    VerifiersSettings,
-    default_harness,
-    env_config,
-    load_taskset,
-    need_uv,
-    taskset_class,
-)
-from bough.environments.adapters.verifiers_episode import EpisodeLoop, play_episode, prepare_harness, read_episode
-from bough.environments.base import Environment
+import verifiers.v1 as vf
+from pydantic import Field, JsonValue, ValidationError
+from verifiers.v1.runtimes import provision_runtime
+from verifiers.v1.utils.loaders import taskset_class
+
+from bough.config.base import Config
+from bough.data.base import row_error
+from bough.environments.adapters.names import subclass
+from bough.environments.base import Environment, EnvironmentFailedError
 from bough.environments.registry import OwnAgent
-from bough.errors import InputError
+from bough.errors import InputError, describe_failure
 from bough.files import text_digest
 from bough.types import Task
 
+T = TypeVar("T")
 # Tenths of all tasks, by their content. "all" is the whole taskset.
 SPLITS = {"train": range(8), "seen": range(8, 9), "unseen": range(9, 10), "all": range(10)}
+# Chat, and the tools of the task; verifiers' own default is `bash`, which runs commands.
+HARNESS, OF_VERIFIERS = "null", "bash"
+# Written as a name alone, these are a mapping with that name under this key.
+NAMED = {"harness": "id", "runtime": "type"}
+OURS = ("client", "model", "sampling", "retries")
+# The endpoint asks for no key. A variable that is never set keeps the user's keys out of the requests.
+NO_KEY = "BOUGH_VERIFIERS_NO_KEY"
+# Stages whose time limit says nothing about the agent.
+NOT_THE_AGENTS = ("setup_timeout", "finalize_timeout", "scoring_timeout")
+# Names that a result gives a meaning of its own.
+RESERVED = ("success", "reward", "outcome")
+MAX_MESSAGE = 1000
+# Time that cancelled episodes have to end their processes.
+GRACE_S = 10.0
 
 
 class VerifiersTaskset(OwnAgent):
@@ -41,8 +58,19 @@ class VerifiersTaskset(OwnAgent):
     episodes: ClassVar[EpisodeLoop | None] = None
     _making: ClassVar[threading.Lock] = threading.Lock()
 
-    class Settings(VerifiersSettings):
+    class Settings(Config):
         """The taskset, and the harness that plays it."""
+
+        taskset: dict[str, JsonValue] = Field({}, description="settings of the taskset, such as {split: test}")
+        agent: dict[str, JsonValue] = Field(
+            {},
+            description="settings of verifiers' agent, such as {harness: bash, runtime: docker}; default: the "
+            "taskset's own harness or else null (chat and the task's tools), in a process on this machine",
+        )
+        success_reward: float = Field(1.0, description="an episode with at least this reward is a success")
+        allow_local_code: bool = Field(
+            False, description="allow a harness that runs the model's code on this machine, without isolation"
+        )
 
     class Options(Settings):
         """The taskset, and the harness that plays it."""
@@ -54,8 +82,7 @@ class VerifiersTaskset(OwnAgent):
         """The taskset's tasks in an order that the seed fixes; an endless taskset keeps its own order."""
         if split not in SPLITS:
             raise InputError(f"split is {split!r}; choose one of {', '.join(SPLITS)}")
-        config = env_config(cls.taskset_id, options)
-        taskset = load_taskset(config)
+        taskset = vf.load_taskset(env_config(cls.taskset_id, options).taskset)
         found: Any = taskset
         if taskset.bounded:
             found = list(taskset)
@@ -92,17 +119,180 @@ class VerifiersTaskset(OwnAgent):
 
 
 def adapt(name: str) -> type[Environment]:
-    """The taskset that an installed package has under this name."""
-    about = vars(taskset_class(name)).get("__doc__")
-    more = {
-        "__module__": __name__,
-        "__doc__": inspect.cleandoc(about) if about else f"The taskset {name} of verifiers.",
-        "name": f"verifiers:{name}",
-        "taskset_id": name,
-    }
-    return type("VerifiersTaskset", (VerifiersTaskset,), more)
+    """The taskset that an installed package has under this name. Raises InputError where there is none."""
+    try:
+        about = vars(taskset_class(name)).get("__doc__")
+    except (Exception, SystemExit) as error:  # it imports a module
+        raise InputError(describe_failure(f"environment 'verifiers:{name}'", error)) from error
+    about = inspect.cleandoc(about) if about else f"The taskset {name} of verifiers."
+    return subclass(VerifiersTaskset, about, name=f"verifiers:{name}", taskset_id=name)
 
 
 def _tenth(data: Any) -> int:
     content = data.model_dump_json(exclude_defaults=True, exclude={"idx"})
     return int(text_digest(content, size=8), 16) % 10
+
+
+def env_config(taskset_id: str, settings: VerifiersTaskset.Settings) -> Any:
+    """verifiers' configuration. Raises InputError where the options are wrong or cannot be combined."""
+    where = f"environment 'verifiers:{taskset_id}'"
+    if _names_code(settings.taskset):
+        raise InputError(f"{where}: fn in --options taskset names code; use --rewards for rewards of your own")
+    if given := [name for name in OURS if name in settings.agent]:
+        raise InputError(f"{where}: --options agent cannot set {given[0]}, which is set by the run")
+    seat, declared = _only_agent(taskset_id, where)
+    agent: dict[str, Any] = {"runtime": "subprocess", **settings.agent}
+    if declared.harness is None:
+        agent.setdefault("harness", default_harness(taskset_id))
+    for name, key in NAMED.items():
+        if isinstance(agent.get(name), str):
+            agent[name] = {key: agent[name]}
+    try:
+        config = vf.resolve_env_config({"taskset": {**settings.taskset, "id": taskset_id}, seat: agent})
+    except ValidationError as error:
+        raise InputError(f"{where}: {row_error(error)}") from None
+    except (ImportError, AttributeError, TypeError, ValueError) as error:  # a harness that cannot be found
+        raise InputError(f"{where}: {error}") from None
+    _check_agent(config, seat, where, allow_local_code=settings.allow_local_code)
+    return config
+
+
+def default_harness(taskset_id: str) -> str:
+    """The harness of a taskset's own package, if it has one."""
+    found: str = vf.default_harness_id(taskset_id)
+    return HARNESS if found == OF_VERIFIERS else found
+
+
+def need_uv() -> None:
+    """Puts uv on the path. Without it verifiers would fetch an installer and run it."""
+    if shutil.which("uv") is not None:
+        return
+    try:
+        from uv import find_uv_bin
+
+        folder = Path(find_uv_bin()).parent
+    except (ImportError, FileNotFoundError):
+        raise InputError("harnesses of verifiers need the program uv; run: pip install uv") from None
+    os.environ["PATH"] = os.pathsep.join(filter(None, [str(folder), os.environ.get("PATH")]))
+
+
+def _only_agent(taskset_id: str, where: str) -> tuple[str, Any]:
+    """The name of the agent in the taskset's environment, and how it is declared there."""
+    fields = vf.env_config_type(taskset_id).model_fields
+    agents = {name: field.default for name, field in fields.items() if isinstance(field.default, vf.AgentConfig)}
+    if len(agents) != 1:
+        raise InputError(f"{where} has {len(agents)} agents ({', '.join(agents)}); only one can be played")
+    return next(iter(agents.items()))
+
+
+def _check_agent(config: Any, seat: str, where: str, *, allow_local_code: bool) -> None:
+    runtime = getattr(config, seat).runtime
+    if not isinstance(runtime, vf.SubprocessConfig):
+        return
+    need_uv()
+    harness = vf.load_harness(config.agent_harnesses()[seat])
+    task = vf.task_type(config.taskset.id)
+    needing = [what for what, one in (("harness", harness), ("tasks", task)) if one.NEEDS_CONTAINER]
+    if needing:
+        raise InputError(f"{where}: its {needing[0]} need a container; give --options 'agent={{runtime: docker}}'")
+    if harness.EXECUTES_CODE and not allow_local_code:
+        raise InputError(
+            f"{where}: the harness {harness.config.id} would run the model's code on this machine; give --options "
+            "'agent={runtime: docker}', or allow_local_code=true if you accept that"
+        )
+
+
+def _names_code(value: Any) -> bool:
+    """Whether a function to import is named somewhere in it: options may come from a file."""
+    if isinstance(value, Mapping):
+        return "fn" in value or any(map(_names_code, value.values()))
+    return isinstance(value, list) and any(map(_names_code, value))
+
+
+class EpisodeLoop:
+    """A thread with the event loop of all episodes: verifiers has locks that they share."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._episodes: set[asyncio.Task[Any]] = set()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="bough-verifiers", daemon=True)
+        self._thread.start()
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` returns or raises on that loop; cancelled with its caller."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._tracked(work), self._loop))
+
+    async def close(self) -> None:
+        """Cancels what is still running, waits for it, and ends the thread."""
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._end_episodes(), self._loop))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        await asyncio.to_thread(self._thread.join, GRACE_S)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    async def _tracked(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        self._episodes.add(task)
+        try:
+            return await work
+        finally:
+            self._episodes.discard(task)
+
+    async def _end_episodes(self) -> None:
+        if left := set(self._episodes):
+            for task in left:
+                if not task.cancelling():  # a second time would interrupt how it ends its processes
+                    task.cancel()
+            await asyncio.wait(left, timeout=GRACE_S)
+
+
+async def play_episode(config: Any, data: Mapping[str, Any], base_url: str, model: str) -> Any:
+    """Plays a task with the harness of the configuration.
+
+    Each episode has an environment of verifiers of its own, which closes its connections to
+    `base_url` at the end.
+    """
+    environment = vf.load_environment(config)
+    task_class = vf.task_type(config.taskset.id)
+    task = task_class(task_class.data_type().model_validate(data), config.taskset.task)
+    client = vf.EvalClientConfig(base_url=base_url, api_key_var=NO_KEY)
+    async with environment.serving():
+        return await environment.run_episode(task, vf.ModelContext(model=model, client=client))
+
+
+async def prepare_harness(harness_id: str) -> None:
+    """Installs what a harness needs in a process on this machine."""
+    harness = vf.load_harness(vf.harness_config_type(harness_id).model_validate({"id": harness_id}))
+    async with provision_runtime(vf.SubprocessConfig()) as runtime:
+        await harness.setup(runtime)
+
+
+def read_episode(episode: Any, success_reward: float) -> dict[str, Any] | None:
+    """The result of an episode, with each reward and metric; None where the taskset has no rewards.
+
+    Raises EnvironmentFailedError where the harness, a tool or the scoring failed.
+    """
+    if not episode.ok:
+        raise EnvironmentFailedError(_failure(episode))
+    if len(episode.traces) != 1:
+        raise EnvironmentFailedError(f"it ran its agent {len(episode.traces)} times; only one run can be recorded")
+    trace = episode.traces[0]
+    if trace.stop_condition in NOT_THE_AGENTS:
+        raise EnvironmentFailedError(f"it ended with {trace.stop_condition}")
+    if unknown := [name for name, reward in trace.rewards.items() if reward is None]:
+        raise EnvironmentFailedError(f"its reward {unknown[0]} was not computed")
+    if not trace.rewards:
+        return None
+    numbers = {name: value for name, value in trace.metrics.items() if value is not None}
+    numbers |= {name: reward.score for name, reward in trace.rewards.items()}
+    named = {f"verifiers_{name}" if name in RESERVED else name: value for name, value in numbers.items()}
+    return {**named, "reward": trace.reward, "success": bool(trace.reward >= success_reward)}
+
+
+def _failure(episode: Any) -> str:
+    errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
+    if not errors:
+        return "it did not finish and gave no reason"
+    # The end of a program's output says why it failed.
+    return f"{errors[0].type}: {errors[0].message[-MAX_MESSAGE:].strip()}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bough.chat import hermes
+from bough.chat import tool_calls
 from bough.data import bough
 from bough.data.base import Sample
 from bough.data.formats import detect
@@ -358,7 +358,7 @@ def _text(name: str, start: list[Message], turns: list[Turn]) -> str:
     parts, size = [name], len(name)
     messages = [*start, *(m for turn in turns for m in (turn.reply, *turn.observation))]
     for message in messages:
-        for said in (message.reasoning or "", message.content, *map(hermes.call_text, message.tool_calls)):
+        for said in (message.reasoning or "", message.content, *map(tool_calls.call_text, message.tool_calls)):
             parts.append(said[: MAX_TEXT - size])
             size += len(parts[-1])
         if size >= MAX_TEXT:

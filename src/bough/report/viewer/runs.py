@@ -16,8 +16,7 @@ from bough.evaluation.results import FILE_NAME as RESULTS_FILE
 from bough.evaluation.results import ModelResult, Results
 from bough.evaluation.success import report
 from bough.experiments.recipe import FILE_NAME, Planned, Recipe, plan, read_recipe, shared_settings
-from bough.report.viewer.index import Index
-from bough.report.viewer.queries import counts
+from bough.report.viewer.index import Index, counts
 from bough.report.viewer.records import MissingError
 
 MAX_JSON = 4 << 20

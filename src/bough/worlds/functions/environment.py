@@ -15,9 +15,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from bough.chat import hermes
-from bough.chat.forms import MalformedError, ParsedReply
-from bough.chat.reply import Reply
+from bough.chat import tool_calls
+from bough.chat.tool_calls import MalformedError, ParsedReply, Reply
 from bough.config.base import Config
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.errors import InputError
@@ -141,7 +140,7 @@ class Functions(Environment):
 
     def say(self, action: str, thought: str = "") -> str:
         """`action` is calls in their tags, or a text."""
-        return hermes.write(action, thought)
+        return tool_calls.write(action, thought)
 
     async def expert(self) -> str | None:
         """Makes the benchmark's gold calls, and undoes others first. There are none for live_relevance."""
@@ -193,4 +192,4 @@ def _end(progress: float, *, success: bool, **more: Any) -> Observation:
 
 
 def _written(calls: list[ToolCall]) -> str:
-    return "\n".join(map(hermes.call_text, calls))
+    return "\n".join(map(tool_calls.call_text, calls))

@@ -13,9 +13,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from bough.chat import lines
-from bough.chat.forms import MalformedError
-from bough.chat.reply import Reply
+from bough.chat import actions
+from bough.chat.tool_calls import MalformedError, Reply
 from bough.config.base import Config
 from bough.environments.base import Environment, MistakeRules, Observation
 from bough.errors import InputError
@@ -104,7 +103,7 @@ class Household(Environment):
         self.memory = Memory(self.engine.world)
         self.claim = bool(task.data.get("claim"))
         self.thoughts = bool(task.data.get("thoughts", True))
-        self.prompt = lines.PROMPT if self.thoughts else lines.ACTION_PROMPT
+        self.prompt = actions.LINE_PROMPT if self.thoughts else actions.ACTION_PROMPT
         self.ended: dict[str, Any] = {}
 
     @classmethod
@@ -169,7 +168,7 @@ class Household(Environment):
         return HINT + ", ".join(self.choices()) if self.task.data.get("admissible") else None
 
     def say(self, action: str, thought: str = "") -> str:
-        return lines.write(action, thought if self.thoughts else "")
+        return actions.write_line(action, thought if self.thoughts else "")
 
     def action_in(self, reply: Reply) -> str | None:
         try:
@@ -183,7 +182,9 @@ class Household(Environment):
         Untrained small models write `go to shelf 1` or `GO TO SHELF 1` whatever the rules say about the form.
         """
         bare = reply.strip().lower()
-        return bare if not self.thoughts and bare in self.engine.commands else lines.parse(reply, self.prompt).action
+        if not self.thoughts and bare in self.engine.commands:
+            return bare
+        return actions.parse_line(reply, self.prompt).action
 
     def accepts(self, reply: Reply) -> bool:
         action = self.engine.commands.get((self.action_in(reply) or "").strip())
@@ -248,5 +249,5 @@ def solved_game(wording: Wording, *, thoughts: bool) -> str:
     )
     shown = [f"An example of a whole game:\n{START}"]
     for thought, command, seen in (*MOVES, end):
-        shown += [lines.write(command, thought if thoughts else ""), seen]
+        shown += [actions.write_line(command, thought if thoughts else ""), seen]
     return "\n".join(shown)

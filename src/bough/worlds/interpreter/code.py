@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import json
 import re
 import time
 from collections.abc import AsyncIterator
@@ -20,20 +21,20 @@ from types import ModuleType
 from typing import Any
 
 from bough.sandbox.base import BrokenError, ProgramRunner, Result, SandboxLimits, Session
-from bough.worlds.interpreter import examinee, examiner, names, stand_ins, stopwatch, values
-from bough.worlds.interpreter.exchange import Exchange
-from bough.worlds.interpreter.grade import Grade
+from bough.worlds.interpreter import Grade, examinee, examiner, stand_ins, statements, values
 
 # Large answers are allowed; the caller of `grade` limits the total time.
-LIMITS = SandboxLimits(timeout_s=60.0, cpu_s=60.0, output_bytes=1 << 18)
+LIMITS = SandboxLimits(timeout_s=60.0, cpu_s=60.0, output_bytes=1 << 20)
 TEST_S = 4.0
 RUN_S = 10.0
 BUDGET_S = 45.0
 END_S = 1.0
+GRACE_S = 1.5  # a program that honours its time-out answers within it
+MAX_FIRST = 8_192  # the first answer only says why the program failed, in a line
 _BLOCK = re.compile(r"```[ \t]*+(?:python3?|py)?[ \t]*+\r?\n(.*?)```", re.DOTALL | re.IGNORECASE)
 # The modules that run in each of the two sandboxes, in the order of their imports.
 PROGRAM_SIDE = (values, examinee)
-TESTS_SIDE = (values, stopwatch, stand_ins, names, examiner)
+TESTS_SIDE = (values, stand_ins, statements, examiner)
 # Loads them there, and calls a function of the last one. No name is left for the program to find.
 FAR_SIDE = """
 import sys, types
@@ -57,36 +58,6 @@ class Exam:
     problem: str = ""
 
 
-def split(tests: str | list[str]) -> list[str]:
-    """Tests one by one. A function `check(candidate)`, as HumanEval has it, is the statements of its body."""
-    sources = []
-    for text in [tests] if isinstance(tests, str) else tests:
-        for statement in ast.parse(text).body:
-            if isinstance(statement, ast.FunctionDef) and statement.name == "check":
-                sources += [ast.unparse(part) for part in statement.body]
-            else:
-                sources.append(ast.unparse(statement))
-    # HumanEval ends by calling its own function.
-    return [source for source in sources if not re.fullmatch(r"check\(\w+\)", source)]
-
-
-def marked(sources: list[str]) -> list[tuple[str, bool]]:
-    """Statements, each with whether it is a test and not what a test needs.
-
-    A test asserts, or calls a function of the tests' that does.
-    """
-    trees = [ast.parse(source).body for source in sources]
-    asserting: set[str] = set()
-    functions = [part for body in trees for part in body if isinstance(part, ast.FunctionDef)]
-    while more := {part.name for part in functions if _asserts(part, asserting)} - asserting:
-        asserting |= more
-    definitions = ast.FunctionDef | ast.ClassDef
-    return [
-        (source, any(_asserts(part, asserting) for part in body if not isinstance(part, definitions)))
-        for source, body in zip(sources, trees, strict=True)
-    ]
-
-
 async def grade(
     answer: str,
     exam: Exam,
@@ -104,7 +75,7 @@ async def grade(
     code = last_block(answer)
     if code is None:
         return Grade(0.0, {"parsable": False, "reason": "no ```python block that is Python in the answer"})
-    sources = marked(exam.sources)
+    sources = statements.marked(exam.sources)
     async with program.session() as theirs, tests.session() as ours:
         # The last part of the time is reserved for cleaning up.
         budget_s -= min(END_S, budget_s / 5)
@@ -157,7 +128,7 @@ async def _examined(
     session: Session, exam: Exam, sources: list[tuple[str, bool]], exchange: Exchange, budget_s: float
 ) -> Grade:
     limits_s = TEST_S, budget_s - min(END_S, budget_s / 5)
-    wanted, _ = names.program_names(exam.sources, exam.entry, exam.prelude, exam.problem)
+    wanted, _ = statements.program_names(exam.sources, exam.entry, exam.prelude, exam.problem)
     cell = _cell(TESTS_SIDE, "examine", exam.prelude, _classes(exam.prelude), sources, exam.entry, wanted, limits_s)
     result = await session.run(cell, timeout_s=max(0.1, budget_s), answer=exchange.from_tests)
     return _read(exchange.verdict, sources, _last_line(result))
@@ -182,17 +153,6 @@ def _cell(modules: tuple[ModuleType, ...], function: str, *arguments: Any) -> st
     return f"exec({FAR_SIDE!r}, {{{names}}})"
 
 
-def _asserts(part: ast.stmt, functions: set[str]) -> bool:
-    for node in ast.walk(part):
-        if isinstance(node, ast.Assert):
-            return True
-        if isinstance(node, ast.Call):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if name in functions or name.startswith("assert"):
-                return True
-    return False
-
-
 def _classes(prelude: str) -> list[str]:
     return [part.name for part in ast.walk(ast.parse(prelude)) if isinstance(part, ast.ClassDef)]
 
@@ -208,3 +168,74 @@ def _last_line(result: Result) -> str:
     if result.killed or result.timed_out:
         return f"killed: {result.killed or 'time'}"
     return (result.error or "the program ended before its tests").rstrip().rsplit("\n", 1)[-1]
+
+
+class Exchange:
+    """Passes the tests' calls to the program and its answers back: `requests` go to it, `answers` come, in turn.
+
+    The host reads no answer: a program chooses what is in it, and so how long it takes to read.
+    The tests' process does that, with its limits of time and memory.
+
+    `verdict` is what the tests say in the end, `ended` why the program answers no more.
+    """
+
+    def __init__(self) -> None:
+        self.requests: asyncio.Queue[str] = asyncio.Queue()
+        self.answers: asyncio.Queue[str] = asyncio.Queue()
+        self.verdict: dict[str, Any] = {}
+        self.ended: str | None = None
+
+    async def ready(self, limit_s: float) -> str | None:
+        """Waits until the program has run; why it failed, if it did."""
+        try:
+            text = await asyncio.wait_for(self.answers.get(), limit_s)
+            if len(text) > MAX_FIRST:
+                raise ValueError("a long answer")
+            first = json.loads(text)
+        except TimeoutError:
+            self.end("killed: time")
+            return self.ended
+        except (ValueError, RecursionError):
+            return "the program's answer is not readable"
+        failed = first.get("ready") if isinstance(first, dict) else ""
+        if self.ended is not None:
+            return self.ended
+        return None if failed is None else str(failed)[:300]
+
+    async def from_program(self, text: str) -> str:
+        """Takes the program's answer, and waits for the next request."""
+        self.answers.put_nowait(text)
+        return await self.requests.get()
+
+    async def from_tests(self, text: str) -> str:
+        """Passes a request of the tests on and returns the program's answer; or takes the tests' verdict.
+
+        The first line of a request is for the host, the second for the program.
+        """
+        head, _, request = text.partition("\n")
+        message = json.loads(head)
+        if "marks" in message:
+            self.verdict = message
+            return ""
+        if self.ended is not None:
+            return _refused(self.ended)
+        self.requests.put_nowait(request)
+        try:
+            return await asyncio.wait_for(self.answers.get(), message["limit_s"] + GRACE_S)
+        except TimeoutError:
+            self.end("the test took too long, and the program was stopped")
+            return _refused("the test took too long")
+
+    def dismiss(self) -> None:
+        """Tells the program that there are no more requests."""
+        self.requests.put_nowait("null")
+
+    def end(self, why: str) -> None:
+        """From now on every request is refused."""
+        if self.ended is None:
+            self.ended = why
+            self.answers.put_nowait(_refused(why))
+
+
+def _refused(why: str) -> str:
+    return json.dumps({"refused": why})

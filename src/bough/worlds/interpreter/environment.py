@@ -10,40 +10,64 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
 import random
+import re
+import shutil
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 from pydantic import Field
 
-from bough.chat import hermes
-from bough.chat.forms import MalformedError
-from bough.chat.reply import Reply
+from bough.chat import tool_calls
+from bough.chat.tool_calls import MalformedError, Reply
 from bough.config.base import Config
+from bough.environments import registry
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.errors import BoughError, InputError
-from bough.sandbox import isolation
-from bough.sandbox.base import BrokenError, ProgramRunner, SandboxError, SandboxLimits, Session
+from bough.sandbox import group, isolation
+from bough.sandbox.base import BrokenError, ProgramRunner, Result, SandboxError, SandboxLimits, Session
+from bough.sandbox.pool import Sandbox
+from bough.sandbox.remote import RemoteSandbox
 from bough.types import Message, Task, ToolCall
-from bough.worlds.interpreter import arithmetic, code, math, problems, reasoning, sandboxes, tool
-from bough.worlds.interpreter.clock import Clock
-from bough.worlds.interpreter.grade import Grade
-from bough.worlds.interpreter.setup import setup
+from bough.worlds.interpreter import Grade, code, math, problems, reasoning
 
 log = logging.getLogger(__name__)
 # What an agent's programs may use of a step's time, and when they are stopped by force: no
 # program can make its step time out, which would be taken for a fault of the environment.
 CALLS_SHARE, HARD_SHARE = 0.7, 0.9
+TOOL = "code_interpreter"
+RESTARTED = "The interpreter was restarted."
+KILLED = {
+    "time": "the code ran longer than {limits.timeout_s:g} s and was stopped.",
+    "cpu": "the code computed longer than {limits.cpu_s:g} s and was stopped.",
+    "memory": "the code used more than {limits.memory_mb} MB of memory and was stopped.",
+    "garbage": "the code wrote into files that are not its own and was stopped.",
+    "idle": "not run. The interpreter was idle and had to make room.",
+}
 RULES = "Solve the problem. You can run Python code with the tool {name}: use it where it helps, as often as you need. "
 ANSWERS = {
     "math": "When you know the answer, give it inside \\boxed{} and call no tool.",
     "code": "When you are done, give the whole program in one ```python block and call no tool.",
     "reasoning": "When you know the answer, give it inside <answer></answer> and call no tool.",
 }
+# Only the user can allow running without isolation, by this variable or with the settings.
+# A task cannot: tasks come from files.
+CONSENT = "BOUGH_UNSAFE_NO_SANDBOX"
+# Packages that grade answers or generate problems with their answers: hidden from the agent's programs.
+HIDDEN = ("bough", "reasoning_gym", "math_verify", "latex2sympy2_extended")
+PACKAGE = "bubblewrap"
 SPLITS = {"train": range(8), "seen": range(8, 9), "unseen": range(9, 10)}  # tenths of all problems, by their hash
+# Addresses of objects carry no meaning and differ from run to run.
+_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
+Key = tuple[str, SandboxLimits, str | None, str]
+_SHARED: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Key, ProgramRunner]] = WeakKeyDictionary()
 
 
 class Interpreter(Environment):
@@ -96,8 +120,8 @@ class Interpreter(Environment):
             raise InputError(f"task {self.task.id}: kind is {kind!r}; choose one of {', '.join(ANSWERS)}")
         if missing := problems.missing(self.problem, kind):
             raise InputError(f"task {self.task.id}: a {kind} problem needs {missing}")
-        rules = RULES.format(name=tool.NAME) + ANSWERS[kind]
-        return Observation.begin(rules, self.problem["problem"], tools=(tool.schema(persistent=self.persistent),))
+        rules = RULES.format(name=TOOL) + ANSWERS[kind]
+        return Observation.begin(rules, self.problem["problem"], tools=(tool_schema(persistent=self.persistent),))
 
     async def step(self, reply: str) -> Observation:
         try:
@@ -116,7 +140,7 @@ class Interpreter(Environment):
 
     @classmethod
     async def shutdown(cls) -> None:
-        await sandboxes.close_all()
+        await close_all()
 
     @classmethod
     def lacks(cls) -> str | None:
@@ -126,8 +150,15 @@ class Interpreter(Environment):
 
     @classmethod
     def setup(cls) -> Iterator[str]:
-        """Sets up the sandbox, for `bough env setup interpreter`."""
-        return setup()
+        """Installs bubblewrap if this user may, and reports which sandbox code will run in."""
+        isolation.check_platform()
+        if shutil.which("bwrap") is None:
+            yield from _install()
+        if (path := shutil.which("bwrap")) is not None:
+            yield f"bubblewrap is {path}."
+        yield f"Code runs in a sandbox of {isolation.choose()}."
+        if group.available():
+            yield "Each sandbox has a control group, which limits its memory and processes."
 
     @classmethod
     def tasks(cls, options: Config, *, split: str = "train", seed: int = 0) -> Iterator[Task]:
@@ -145,7 +176,7 @@ class Interpreter(Environment):
 
     def say(self, action: str, thought: str = "") -> str:
         """`action` is a call in its tags or an answer."""
-        return hermes.write(action, thought)
+        return tool_calls.write(action, thought)
 
     async def expert(self) -> str | None:
         """Runs the code, then answers, where the code is known: for the problems that come with Bough.
@@ -156,15 +187,15 @@ class Interpreter(Environment):
         if self.problem["kind"] != "arithmetic":
             return None
         if not self._answer_seen:
-            call = ToolCall(name=tool.NAME, arguments={"code": self.problem["code"]})
-            return self.say(hermes.call_text(call), "I compute it.")
+            call = ToolCall(name=TOOL, arguments={"code": self.problem["code"]})
+            return self.say(tool_calls.call_text(call), "I compute it.")
         return self.say(f"The answer is \\boxed{{{self.problem['answer']}}}.")
 
     async def _use(self, calls: tuple[ToolCall, ...], action: str) -> Observation:
         messages, wrong, killed = [], None, []
         clock = Clock(CALLS_SHARE * self.step_timeout_s)
         for call in calls:
-            wrong_now = tool.misuse(call)
+            wrong_now = misuse(call)
             if wrong_now is None:
                 self._calls += 1
                 content, why = await self._run(str(call.arguments["code"]), clock)
@@ -181,7 +212,7 @@ class Interpreter(Environment):
     async def _run(self, source: str, clock: Clock) -> tuple[str, str | None]:
         """What the agent reads after a call, and which limit ended it. All calls of a reply share the clock."""
         if clock.left_s <= 0:
-            return tool.no_time(clock.total_s), "time"
+            return f"Error: not run. All calls of one reply share {clock.total_s:g} s, and they are used up.", "time"
         with clock.stopped():  # waiting for a sandbox does not count as the program's time
             runner = self._sandbox("tool", self.limits, self.settings.sandbox_url, hidden=True)
             session = await (self._session or runner.session()).__aenter__()
@@ -191,11 +222,11 @@ class Interpreter(Environment):
             async with asyncio.timeout(clock.left_s + (HARD_SHARE - CALLS_SHARE) * self.step_timeout_s):
                 result = await session.run(source, timeout_s=limits.timeout_s)
         except (BrokenError, TimeoutError):
-            return tool.broken(), "broken"
+            return f"Error: the code broke the interpreter. {RESTARTED}", "broken"
         finally:
             if not self.persistent:
                 await session.__aexit__(None, None, None)
-        return tool.result_text(result, limits), result.killed
+        return result_text(result, limits), result.killed
 
     async def _end(self, answer: str) -> Observation:
         grade = await self._grade(answer)
@@ -238,16 +269,122 @@ class Interpreter(Environment):
         return await math.grade(answer, str(data["answer"]), algebra or None, question=question, timeout_s=timeout_s)
 
     def _sandbox(self, use: str, limits: SandboxLimits, url: str | None = None, **more: Any) -> ProgramRunner:
-        return sandboxes.shared(use, limits, url, unsafe=self.settings.unsafe_no_sandbox, **more)
+        return shared(use, limits, url, unsafe=self.settings.unsafe_no_sandbox, **more)
 
 
 def _problems(options: Interpreter.Options, seed: int) -> Iterator[dict[str, Any]]:
     if options.reasoning:
         return ({"kind": "reasoning", **data} for data in reasoning.problems(options.reasoning, seed))
     if options.file is None:
-        return ({"kind": "arithmetic", **data} for data in arithmetic.problems(seed))
+        return ({"kind": "arithmetic", **data} for data in problems.arithmetic(seed))
     rows = list(problems.read(options.file))
     if not rows:
         raise InputError(f"{options.file}: the file contains no problem")
     random.Random(seed).shuffle(rows)  # noqa: S311  no secret
     return iter(rows)
+
+
+def tool_schema(*, persistent: bool) -> dict[str, Any]:
+    """The tool as chat templates take it."""
+    lasting = "Names defined in one call can be used in the next." if persistent else "Each call starts from nothing."
+    return {
+        "type": "function",
+        "function": {
+            "name": TOOL,
+            "description": f"Runs Python code and returns its output and the value of its last expression. {lasting}",
+            "parameters": {
+                "type": "object",
+                "properties": {"code": {"type": "string", "description": "The Python code to run."}},
+                "required": ["code"],
+            },
+        },
+    }
+
+
+def misuse(call: ToolCall) -> str | None:
+    """What is wrong with a call; None if nothing is."""
+    if call.name != TOOL:
+        return f"Error: there is no tool {call.name!r:.80}; the only one is {TOOL}."
+    if "code" not in call.arguments:
+        return f'Error: {TOOL} needs the argument "code".'
+    if not isinstance(call.arguments["code"], str):
+        return 'Error: "code" must be a text.'
+    if unknown := [name for name in call.arguments if name != "code"]:
+        return f'Error: {TOOL} has no argument {unknown[0]!r:.80}; it takes "code" only.'
+    return None
+
+
+def result_text(result: Result, limits: SandboxLimits) -> str:
+    """The result of a call as the agent reads it."""
+    parts = [result.stdout.rstrip("\n"), result.value or "", result.stderr.rstrip("\n")]
+    parts.append("" if result.timed_out else result.error or "")
+    if result.timed_out:
+        parts.append(f"Error: the code ran longer than {limits.timeout_s:g} s and was stopped.")
+    elif result.killed:
+        parts.append(f"Error: {KILLED[result.killed].format(limits=limits)}")
+    if result.killed:
+        parts.append(RESTARTED)
+    return _ADDRESS.sub("0x…", "\n".join(filter(None, parts))) or "(no output)"
+
+
+class Clock:
+    """The time that the programs of one step share, counted down from `total_s`."""
+
+    def __init__(self, total_s: float) -> None:
+        self.total_s = total_s
+        self._end = time.monotonic() + total_s
+
+    @property
+    def left_s(self) -> float:
+        return self._end - time.monotonic()
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """A context whose time does not count."""
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self._end += time.monotonic() - begin
+
+
+def shared(
+    use: str,
+    limits: SandboxLimits,
+    url: str | None = None,
+    *,
+    warm_up: str = "",
+    hidden: bool = False,
+    unsafe: bool = False,
+) -> ProgramRunner:
+    """The sandbox for a use, made when it is first asked for.
+
+    Each use has its own, so that no process that runs an agent's program descends from
+    one that has held tests or answers. `hidden` leaves the graders' packages out.
+    """
+    kinds = _SHARED.setdefault(asyncio.get_running_loop(), {})
+    key = (use, limits, url, warm_up)
+    if key not in kinds:
+        unsafe = unsafe or os.environ.get(CONSENT) == "1"
+        kinds[key] = (
+            Sandbox(limits, unsafe=unsafe, warm_up=warm_up, hidden=HIDDEN if hidden else ())
+            if url is None
+            else RemoteSandbox(url, limits)
+        )
+    return kinds[key]
+
+
+async def close_all() -> None:
+    """Ends the sandboxes of this event loop."""
+    for runner in _SHARED.pop(asyncio.get_running_loop(), {}).values():
+        await runner.close()
+
+
+def _install() -> Iterator[str]:
+    apt = registry.installer()
+    if apt is None:
+        yield f"{PACKAGE} is not installed; {registry.NOT_ALLOWED}. Ask for: sudo apt-get install {PACKAGE}"
+        return
+    yield f"Installing {PACKAGE} …"
+    if not registry.install(apt, PACKAGE):
+        yield f"apt-get could not install {PACKAGE}."

@@ -22,7 +22,11 @@ from bough.worlds.interpreter.values import CHANGEABLE, ValueRefusedError, decod
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "attribute": getattr, "set_attribute": setattr, "item": operator.getitem, "set_item": operator.setitem,
     "length": len, "truth": bool, "text": str, "shown": repr, "items": iter, "equal": operator.eq,
+    "operate": lambda name, left, right: getattr(operator, name)(left, right),
+    "order": lambda left, right, name: getattr(operator, name)(left, right),
+    "bases": lambda kind: [base.__name__ for base in kind.__mro__ if base.__module__ == "builtins"],
 }  # fmt: skip
+MAX_ANSWER = 12 << 20  # the sandbox ends a program that says more at once
 
 
 class LateError(BaseException):
@@ -35,6 +39,7 @@ class Examinee:
     def __init__(self, space: dict[str, Any], classes: list[str]) -> None:
         self.space, self.classes = space, classes
         self.held: list[Any] = []
+        self.ends: dict[int, Exception] = {}
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """The result of one request: a value, an exception, or why there is neither."""
@@ -53,28 +58,50 @@ class Examinee:
         except ValueRefusedError as error:
             return {"refused": str(error)[:200]}
         except Exception as error:
-            names = [kind.__name__ for kind in type(error).__mro__ if vars(builtins).get(kind.__name__) is kind]
-            return {"raised": names[0], "said": _said(error)[:1000]}
+            return self._raised(error)
         except BaseException as error:
             return {"refused": f"{type(error).__name__}: {_said(error)}"[:200]}
 
+    def _raised(self, error: Exception) -> dict[str, Any]:
+        said = _said(error)[:1000]
+        try:
+            arguments = self._encoded(error.args, objects=False)
+        except ValueRefusedError:
+            arguments = self._encoded((said,), objects=False)
+        names = [[kind.__module__, kind.__qualname__] for kind in type(error).__mro__]
+        return {"raised": names, "said": said, "value": arguments}
+
     def _do(self, request: dict[str, Any]) -> tuple[Any, Any]:
-        """The result; and where a call returns nothing, its arguments as it changed them."""
+        """The result; and where a call returns nothing or is to change its arguments, these."""
         operation = request["do"]
         classes = {name: self.space.get(name) for name in self.classes}
         arguments, made = decoded(request["arguments"], classes, self._special)
         if operation == "find":
             return eval(arguments[0], self.space), None  # noqa: S307  the task's
         if operation == "next":
-            return list(islice(arguments[0], arguments[1])), None
+            return self._next(*arguments), None
         if operation != "call":
             return OPERATIONS[operation](*arguments), None
         function, values, named = arguments
         result = function(*values, **named)
-        if result is not None:
+        if result is not None and not request["changes"]:
             return result, None
         tags = [entry[0] for entry in request["arguments"]["heap"]]
-        return None, [one if tag in CHANGEABLE else None for tag, one in zip(tags, made, strict=True)]
+        return result, [one if tag in CHANGEABLE else None for tag, one in zip(tags, made, strict=True)]
+
+    def _next(self, iterator: Any, count: int) -> list[Any]:
+        """The next items; what ends them is raised when it is reached."""
+        if id(iterator) in self.ends:
+            raise self.ends.pop(id(iterator))
+        found: list[Any] = []
+        try:
+            for item in islice(iterator, count):
+                found.append(item)
+        except Exception as error:
+            if not found:
+                raise
+            self.ends[id(iterator)] = error
+        return found
 
     def _encoded(self, value: object, *, objects: bool) -> dict[str, Any]:
         def special(thing: Any) -> tuple[str, Any] | None:
@@ -107,6 +134,8 @@ def serve(ask: Callable[[str], str], prelude: str, code: str, classes: list[str]
     while True:
         try:
             text = json.dumps(answer)
+            if len(text) > MAX_ANSWER:
+                text = json.dumps({"refused": "the answer is too long"})
         except BaseException as error:
             text = json.dumps({"refused": type(error).__name__})
         request = json.loads(ask(text))

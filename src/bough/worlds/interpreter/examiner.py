@@ -3,24 +3,41 @@
 Runs in a process of its own in which nothing of the program ever runs. What the tests
 call is a stand-in (`stand_ins.py`), so a result is exactly what it says, and what the
 tests expect stays here.
+
+Tests are often weaker than they look: `zip` stops at the end of the shortest, numpy
+stretches arrays to a common shape and finds nothing wrong with an empty one, nothing is
+greater than NaN, a loop over nothing asserts nothing. Where tests do such a thing with a
+value that may be the program's, it goes through `Guards`, which fail the test instead.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import cmath
+import itertools
 import json
+import math
 import operator
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from types import CodeType
 from typing import Any
 
-from bough.worlds.interpreter.names import attributes_set, entry_name, modules_used
-from bough.worlds.interpreter.stand_ins import Held, Items, Program
-from bough.worlds.interpreter.stopwatch import FailedError
+from bough.worlds.interpreter.stand_ins import FailedError, Held, Items, Program
+from bough.worlds.interpreter.statements import (
+    attributes_set,
+    bounds_read,
+    called_name,
+    derived,
+    entry_name,
+    exceptions_expected,
+    modules_used,
+    root,
+    uses,
+)
 
 LITERALS = (
     ast.Expression, ast.Constant, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.UnaryOp, ast.BinOp, ast.Compare,
@@ -32,17 +49,15 @@ BROADCASTING = {
     "assert_array_almost_equal", "assert_array_equal", "assert_equal", "assert_array_almost_equal_nulp",
     "assert_array_max_ulp",
 }  # fmt: skip
-# What gives a value in another form.
-FORMS = {"list", "tuple", "sorted", "set", "dict", "enumerate", "reversed", "iter", "filter", "array", "asarray"}
-PAIRING = {"zip", "map"}
-# How many literals are kept: loops make new ones.
-KEPT = 100_000
-# Numbers that are not finite, by the names they have in modules.
-ENDLESS = {"inf", "Inf", "infinity", "Infinity", "nan", "NaN", "NAN"}
-# What tests expect an exception with, so that what they assert after it is not reached.
-EXPECTING = {"raises", "suppress"}
-# The names under which statements find what stands for their calls, operators, slices, literals and asserts.
-CALLED, OPERATED, SLICED, OWN, ASSERTED = "__called__", "__operated__", "__sliced__", "__own__", "__asserted__"
+# What makes one number, or one truth, of all that a comparison or a difference gives.
+REDUCING = {"all", "any", "norm"}
+# They have no end that could be compared.
+ENDLESS = (Items, itertools.count, itertools.cycle, itertools.repeat)
+OPERATORS = {
+    ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Sub: "sub",
+}  # fmt: skip
+# The name under which statements find the guards.
+GUARDS = "__guards__"
 
 
 def examine(
@@ -62,28 +77,28 @@ def examine(
     """
     space = sys.modules["__main__"].__dict__
     program = Program(ask)
-    shapes = Shapes(program)
+    guards = space[GUARDS] = Guards(program)
+    sources = [source for source, _ in tests]
     end = time.monotonic() + limits_s[1]
     marks: list[bool] = []
     failed = None
     try:
         program.stopwatch.start(limits_s[0])
-        space |= {CALLED: shapes.called, OPERATED: shapes.operated, SLICED: shapes.sliced}
-        space |= {OWN: shapes.noted, ASSERTED: shapes.asserted}
-        exec(_compiled(prelude, "<prelude>"), space)  # noqa: S102  the task's
+        rewriter = _Rewriter([prelude, *sources], {*names, "candidate"})
+        exec(rewriter.compiled(prelude), space)  # noqa: S102  the task's
         program.classes = {name: space.get(name) for name in classes}
-        program.settable = attributes_set([prelude, *(source for source, _ in tests)])
+        program.settable = attributes_set([prelude, *sources])
         space |= {"eval": _literal, "exec": _refused, "compile": _refused}
-        _bind(program, space, [source for source, _ in tests], entry, names)
+        _bind(program, space, sources, entry, names)
         program.stopwatch.stop()
     except BaseException as error:
         program.stopwatch.stop()
         marks, failed = [False for _, counts in tests if counts], _said(error)
         tests = []
     for source, counts in tests:
-        before = shapes.asserts
-        why = _failing(program, source, space, min(limits_s[0], end - time.monotonic()))
-        if counts and why is None and shapes.asserts == before:
+        guards.asserts = guards.empty_loops = 0
+        why = _failing(program, rewriter, source, space, min(limits_s[0], end - time.monotonic()))
+        if counts and why is None and guards.asserted_nothing:
             why = f"{source.strip()[:300]}  # nothing was asserted"
         failed = failed or why
         if counts:
@@ -93,7 +108,7 @@ def examine(
     ask(json.dumps({"marks": marks, "failed": failed}))
 
 
-def _failing(program: Program, source: str, space: dict[str, Any], limit_s: float) -> str | None:
+def _failing(program: Program, rewriter: _Rewriter, source: str, space: dict[str, Any], limit_s: float) -> str | None:
     """Why a statement fails; None if it does not."""
     program.failures.clear()
     if limit_s <= 0:
@@ -101,7 +116,7 @@ def _failing(program: Program, source: str, space: dict[str, Any], limit_s: floa
     try:
         program.stopwatch.start(limit_s)
         try:
-            exec(_compiled(source, "<test>"), space)  # noqa: S102  the task's
+            exec(rewriter.compiled(source), space)  # noqa: S102  the task's
         finally:
             program.stopwatch.stop()
         if program.failures or program.stopwatch.expired:
@@ -120,54 +135,67 @@ def _bind(program: Program, space: dict[str, Any], sources: list[str], entry: st
         space["candidate"] = Held(program, found._number, name=name) if isinstance(found, Held) else found
     modules = modules_used(sources, set(space))
     space |= {name: module for name, module in modules.items() if module is not None}
+    expected = exceptions_expected(sources)
     for name in names:
         if name in own and name != entry_name(entry):
             continue  # the task has it from a module that only this process could look into
         try:
             found = program.do("find", name, objects=True)
+            bases = program.do("bases", found) if name in expected and isinstance(found, Held) else []
         except (Exception, FailedError):
             space.pop(name, None)  # the tests say themselves that it is missing
             continue
         program.calls += not isinstance(found, Held)
         space[name] = Held(program, found._number, name=name) if isinstance(found, Held) else found
+        known = [getattr(builtins, base, None) for base in bases if isinstance(base, str)]
+        if kinds := [kind for kind in known if isinstance(kind, type) and issubclass(kind, Exception)]:
+            space[name] = program.exceptions[name] = type(name, (kinds[0],), {})
 
 
-class Shapes:
-    """What tests call and compare, except that nothing is compared with less than it should be.
+class Guards:
+    """What statements call in place of the operators and functions that would forgive the program something.
 
-    numpy stretches arrays to a common shape, and finds nothing wrong with an empty one; `zip`
-    and `map` stop at the end of the shortest; a loop over nothing asserts nothing. `own` are
-    the literals of the tests and other forms of them, by their identity, and `asserts` is how
-    many asserts were evaluated.
+    `asserts` counts what a statement asserted, `empty_loops` its loops over nothing of the program's.
     """
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.own: dict[int, Any] = {}
-        self.asserts = 0
+        self.asserts = self.empty_loops = 0
+        self.running: set[int] = set()
 
-    def noted(self, value: Any) -> Any:
-        """A literal of the tests. An empty one may yet be filled with the program's values."""
-        if not isinstance(value, Sized) or len(value):
-            self.own[id(value)] = value
-            if len(self.own) > KEPT:
-                del self.own[next(iter(self.own))]
-        return value
+    @property
+    def asserted_nothing(self) -> bool:
+        """Whether loops had nothing to assert. Of nothing, nothing can be expected."""
+        return self.empty_loops > 0 and not self.asserts and not self.program.was_given_nothing
 
     def asserted(self) -> None:
         """Counts an assert."""
         self.asserts += 1
 
-    def called(self, function: Any) -> Any:
-        """A function of the tests', or what checks its arguments first."""
+    def each(self, values: Any) -> Iterator[Any]:
+        """The values of a loop."""
+        number = 0
+        for value in values:
+            number += 1
+            yield value
+        self.empty_loops += not number
+
+    def going_on(self, value: Any, loop: int) -> bool:
+        """The condition of a `while`."""
+        if value:
+            self.running.add(loop)
+            return True
+        self.empty_loops += loop not in self.running
+        self.running.discard(loop)
+        return False
+
+    def called(self, function: Any, *theirs: bool) -> Any:
+        """A function, or what checks its arguments first; `theirs` is which of them may be the program's."""
         if function is zip:
-            return lambda *values, strict=False: zip(*(values if strict else self._lasting(values)), strict=strict)
+            return lambda *values, strict=False: zip(*values, strict=True) if strict else self._aligned(values, theirs)
         if function is map:
-            return lambda function, *values: self._formed(map(function, *self._lasting(values)), values)
+            return lambda function, *values: itertools.starmap(function, self._aligned(values, theirs[1:]))
         name = getattr(function, "__name__", "")
-        source = getattr(function, "__self__", None)
-        if name in FORMS or id(source) in self.program.given or id(source) in self.own:
-            return lambda *values, **named: self._formed(function(*values, **named), (source, *values))
         numpy: Any = sys.modules.get("numpy")
         if numpy is None or name not in BROADCASTING:
             return function
@@ -175,199 +203,177 @@ class Shapes:
             return function
 
         def compare(*values: Any, **named: Any) -> Any:
-            pair = (*values, *named.values())[:2]
-            self._check_shapes(*pair)
+            left, right = (*values, *named.values())[:2]
+            self._check_shapes(left, right, *theirs[:2], whole=True)
             if name == "subtract":
-                self._check_finite(*pair)
+                self._check_finite(left, right, *theirs[:2])
             return function(*values, **named)
 
         return compare
 
-    def operated(self, name: str, left: Any, right: Any, whole: bool) -> Any:
+    def changing(self, function: Any) -> Any:
+        """A function that may change its arguments and return something too."""
+        return function._changing if isinstance(function, Held) else function
+
+    def operated(self, name: str, left: Any, right: Any, of_left: bool, of_right: bool, whole: bool) -> Any:
         """The operator `name`; `whole` is whether all of its result must hold."""
         numpy: Any = sys.modules.get("numpy")
-        if numpy is not None and any(isinstance(side, numpy.ndarray | numpy.generic) for side in (left, right)):
-            self._check_shapes(left, right, whole=whole)
+        arrays = numpy is not None and any(isinstance(side, numpy.ndarray | numpy.generic) for side in (left, right))
+        if arrays and name in ("eq", "ne", "sub"):
+            self._check_shapes(left, right, of_left, of_right, whole=whole)
         if name == "sub":
-            self._check_finite(left, right)
+            self._check_finite(left, right, of_left, of_right)
+        elif name not in ("eq", "ne"):
+            undefined = any(isinstance(side, float) and math.isnan(side) for side in (left, right))
+            if undefined or (of_left and of_right and _is_endless(left) and _is_endless(right)):
+                raise self.program.failure("an infinite or undefined number is compared")
         return getattr(operator, name)(left, right)
 
-    def sliced(self, value: Any, *bounds: Any) -> Any:
-        """A part of a value."""
-        return self._formed(value[slice(*bounds)], (value,))
-
-    def _check_shapes(self, left: Any, right: Any, *, whole: bool = True) -> None:
-        """Shapes must be equal, unless one number is compared with all of an array."""
+    def _check_shapes(self, left: Any, right: Any, of_left: bool, of_right: bool, *, whole: bool) -> None:
+        """An answer has the shape of what it is compared with, unless that is one number."""
         numpy: Any = sys.modules["numpy"]
         try:
             one, other = numpy.shape(left), numpy.shape(right)
         except (ValueError, TypeError):
             return  # numpy says itself what is wrong with them
-        if one != other and ((0 in one) != (0 in other) or (whole and other)):
+        stretched = (of_left and other != ()) or (of_right and one != ())
+        if one != other and ((0 in one) != (0 in other) or (whole and stretched)):
             raise self.program.failure(f"arrays of the shapes {one} and {other} are compared")
 
-    def _check_finite(self, *sides: Any) -> None:
+    def _check_finite(self, left: Any, right: Any, of_left: bool, of_right: bool) -> None:
         """A number that is not finite has no difference to compare, unless the tests wrote it."""
-        for side, other in (sides, sides[::-1]):
-            if id(side) not in self.own and _endless(side) and not _endless(other):
+        for side, theirs, other in ((left, of_left, right), (right, of_right, left)):
+            if theirs and _is_endless(side) and not _is_endless(other):
                 raise self.program.failure("an infinite or undefined number is compared")
 
-    def _formed(self, value: Any, sources: tuple[Any, ...]) -> Any:
-        """A value, noted as the program's or as the tests' own if it was made from one of those."""
-        if any(self._theirs(source) for source in sources):
-            self.program.mark(value)
-        elif isinstance(value, Sized) and any(id(source) in self.own for source in sources):
-            self.noted(value)
-        return value
-
-    def _theirs(self, value: Any) -> bool:
-        return id(value) in self.program.given or isinstance(value, Held | Items)
-
-    def _lasting(self, values: tuple[Any, ...]) -> list[Any]:
-        """Iterables, of which none may end before a literal of the tests, and the program's before no other."""
-        others = [value for value in values if not self._theirs(value)]
-        most = max(map(_length, others), default=0)
-        written = max((_length(value) for value in others if id(value) in self.own), default=0)
-        if any(isinstance(value, Sized) and not len(value) for value in others):
-            self.asserted()  # nothing is expected
-        least = [most if self._theirs(value) else 0 if id(value) in self.own else written for value in values]
-        return [self._last(value, number) if number else value for value, number in zip(values, least, strict=True)]
-
-    def _last(self, values: Any, most: int) -> Iterator[Any]:
-        number = 0
-        for value in values:
-            number += 1
-            yield value
-        if number < most:
-            raise self.program.failure(f"{number} values are compared with {most}")
+    def _aligned(self, values: tuple[Any, ...], theirs: tuple[bool, ...]) -> Iterator[tuple[Any, ...]]:
+        """`zip`, except that what may be the program's does not end before anything else does."""
+        if len(theirs) != len(values):  # some were given with a star
+            theirs = (any(theirs),) * len(values)
+        ended = object()
+        iterators = list(map(iter, values))
+        for number in itertools.count() if values else ():
+            row: list[Any] = []
+            for iterator in iterators:
+                row.append(next(iterator, ended))
+                if row[-1] is ended:
+                    break
+            else:
+                yield tuple(row)
+                continue
+            ours = [not (mine or isinstance(value, ENDLESS)) for value, mine in zip(values, theirs, strict=True)]
+            if theirs[len(row) - 1]:
+                row += [next(iterator, ended) for iterator in iterators[len(row) :]]
+                sides = zip(row, values, strict=True)
+                if any(item is not ended and not isinstance(value, ENDLESS) for item, value in sides):
+                    raise self.program.failure(f"{number} values are compared with more")
+            self.asserts += not number and any(ours)  # nothing is expected
+            return
 
 
 class _Rewriter(ast.NodeTransformer):
-    """Passes what tests call, write and assert, and the equalities and differences they compute, to `Shapes`."""
+    """Passes what tests do with values that may be the program's to the guards."""
+
+    def __init__(self, sources: list[str], names: set[str]) -> None:
+        self.theirs, given = derived(sources, names)
+        self.changeable = self.theirs | given
+        self.bounds = bounds_read(sources)
+        self.loops = itertools.count()
+
+    def compiled(self, source: str) -> CodeType:
+        tree = ast.fix_missing_locations(self.visit(ast.parse(source)))
+        return compile(tree, "<test>", "exec", dont_inherit=True)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-        if name == "all":
+        if called_name(node) in REDUCING:
             for part in (*node.args[:1], getattr(node.func, "value", None)):
-                if isinstance(part, ast.Compare):
-                    part.whole = True  # type: ignore[attr-defined]
-        constant = name == "float" and node.args and isinstance(node.args[0], ast.Constant)
-        paired = [part for part in node.args if name in PAIRING and _is_text(part)]
+                if isinstance(part, ast.Compare | ast.BinOp):
+                    part.whole = True  # type: ignore[union-attr]
+        theirs = [uses(part, self.changeable) for part in (*node.args, *node.keywords)]
         self.generic_visit(node)
-        node.args = [_call(OWN, part) if part in paired else part for part in node.args]
-        if not getattr(node, "counted", False):
-            node.func = _call(CALLED, node.func)
-        if name.startswith("assert") or name in EXPECTING:
-            return ast.Subscript(ast.Tuple([_call(ASSERTED), node], ast.Load()), ast.Constant(1), ast.Load())
-        return _call(OWN, node) if constant else node
-
-    def visit_Assert(self, node: ast.Assert) -> list[ast.stmt]:
-        self.generic_visit(node)
-        return [ast.Expr(_call(ASSERTED)), node]
-
-    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.AST:
-        """An exception that a test expects is as good as an assert."""
-        self.generic_visit(node)
-        node.body.insert(0, ast.Expr(_call(ASSERTED)))
+        several = len(theirs) > 1 or any(isinstance(part, ast.Starred) for part in node.args)
+        if several and any(theirs) and not getattr(node, "counted", False) and not _are_neighbours(node):
+            node.func = _guard("called", node.func, *map(ast.Constant, theirs))
         return node
-
-    def visit_If(self, node: ast.If) -> list[ast.stmt]:
-        """So is a comparison that decides whether to assert."""
-        fails = any(isinstance(part, ast.Assert) and isinstance(part.test, ast.Constant) for part in node.body)
-        compares = isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ast.Eq | ast.NotEq)
-        compares = compares and any(isinstance(part, ast.Return | ast.Assert) for part in node.body)
-        self.generic_visit(node)
-        return [ast.Expr(_call(ASSERTED)), node] if fails or compares else [node]
-
-    def visit_List(self, node: ast.List) -> ast.AST:
-        return self._literal(node, node.elts)
-
-    def visit_Tuple(self, node: ast.Tuple) -> ast.AST:
-        return self._literal(node, node.elts)
-
-    def visit_Dict(self, node: ast.Dict) -> ast.AST:
-        return self._literal(node, node.keys)
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        self.generic_visit(node)
-        return _call(OWN, node) if node.attr in ENDLESS and isinstance(node.ctx, ast.Load) else node
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        return _call(OWN, node) if node.id in ENDLESS and isinstance(node.ctx, ast.Load) else node
-
-    def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        return _call(OWN, node) if isinstance(node.value, float) and _endless(node.value) else node
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
-        self.generic_visit(node)
-        own = isinstance(node.operand, ast.Call) and getattr(node.operand.func, "id", "") == OWN
-        return _call(OWN, node) if own and isinstance(node.op, ast.USub | ast.UAdd) else node
-
-    def visit_MatchValue(self, node: ast.MatchValue) -> ast.AST:
-        """A pattern is not computed: it stays as it is."""
-        return node
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        index = node.slice
-        if isinstance(index, ast.Tuple):  # of an array or a type, and never compared
-            index.elts = [self.visit(part) for part in index.elts]
-            node.value = self.visit(node.value)
-            return node
-        self.generic_visit(node)
-        if not isinstance(index, ast.Slice) or not isinstance(node.ctx, ast.Load):
-            return node
-        bounds = (bound or ast.Constant(None) for bound in (index.lower, index.upper, index.step))
-        return _call(SLICED, node.value, *bounds)
-
-    def _literal(self, node: ast.List | ast.Tuple | ast.Dict, parts: Sequence[ast.expr | None]) -> ast.AST:
-        """A display, noted unless its length is not written."""
-        written = parts and not any(part is None or isinstance(part, ast.Starred) for part in parts)
-        self.generic_visit(node)
-        return _call(OWN, node) if written and isinstance(getattr(node, "ctx", ast.Load()), ast.Load) else node
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
-        if len(node.ops) == 1 and isinstance(node.ops[0], ast.Eq):
-            for pairs, other in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
-                if isinstance(other, ast.List | ast.Dict | ast.Tuple):
-                    # The literal says itself how many pairs there are.
-                    _pairs(pairs).counted = True  # type: ignore[attr-defined]
-        self.generic_visit(node)
-        if len(node.ops) > 1 or not isinstance(node.ops[0], ast.Eq | ast.NotEq):
-            return node
-        name = "eq" if isinstance(node.ops[0], ast.Eq) else "ne"
-        return _operated(name, node.left, node.comparators[0], whole=getattr(node, "whole", False))
+        if len(node.ops) > 1 or type(node.ops[0]) not in OPERATORS:
+            return self.generic_visit(node)
+        left, right = node.left, node.comparators[0]
+        for pairs, other in ((left, right), (right, left)):
+            if isinstance(other, ast.List | ast.Dict | ast.Tuple):
+                # The literal says itself how many pairs there are.
+                _source(pairs).counted = True  # type: ignore[attr-defined]
+        return self._operated(node, node.ops[0], left, right)
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        return self._operated(node, node.op, node.left, node.right)
+
+    def visit_For(self, node: ast.For) -> ast.AST:
+        if uses(node.iter, self.changeable):
+            node.iter = _guard("each", node.iter)
+        return self.generic_visit(node)
+
+    def visit_While(self, node: ast.While) -> ast.AST:
+        if uses(node.test, self.changeable):
+            node.test = _guard("going_on", node.test, ast.Constant(next(self.loops)))
+        return self.generic_visit(node)
+
+    def visit_Assert(self, node: ast.Assert) -> list[ast.AST]:
+        return [ast.Expr(_guard("asserted")), self.generic_visit(node)]
+
+    def visit_Expr(self, node: ast.Expr) -> list[ast.AST]:
+        asserts = isinstance(node.value, ast.Call) and called_name(node.value).startswith("assert")
+        return [*([ast.Expr(_guard("asserted"))] if asserts else []), self.generic_visit(node)]
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        """`k = f(values)` may also change values if the tests look at `values[:k]`."""
+        call = node.value
+        given = [getattr(part, "id", "") for part in call.args] if isinstance(call, ast.Call) else []
+        bounded = any((name, root(node.targets[0])) in self.bounds for name in given)
         self.generic_visit(node)
-        return _operated("sub", node.left, node.right) if isinstance(node.op, ast.Sub) else node
+        if bounded and isinstance(call, ast.Call):
+            call.func = _guard("changing", call.func)
+        return node
+
+    def _operated(self, node: ast.AST, sign: ast.AST, left: ast.expr, right: ast.expr) -> ast.AST:
+        theirs = [
+            uses(part, self.theirs if isinstance(part, ast.Name) else self.changeable)  # a number does not change
+            for part in (left, right)
+        ]
+        self.generic_visit(node)
+        if type(sign) not in OPERATORS or not any(theirs):
+            return node
+        flags = map(ast.Constant, (*theirs, getattr(node, "whole", False)))
+        if isinstance(node, ast.Compare):
+            left, right = node.left, node.comparators[0]
+        elif isinstance(node, ast.BinOp):
+            left, right = node.left, node.right
+        return _guard("operated", ast.Constant(OPERATORS[type(sign)]), left, right, *flags)
 
 
-def _operated(name: str, left: ast.expr, right: ast.expr, *, whole: bool = False) -> ast.expr:
-    return _call(OPERATED, ast.Constant(name), left, right, ast.Constant(whole))
+def _guard(name: str, *arguments: ast.expr) -> ast.Call:
+    return ast.Call(ast.Attribute(ast.Name(GUARDS, ast.Load()), name, ast.Load()), list(arguments), [])
 
 
-def _call(name: str, *arguments: ast.expr) -> ast.Call:
-    return ast.Call(ast.Name(name, ast.Load()), list(arguments), [])
-
-
-def _pairs(node: ast.expr) -> ast.expr:
+def _source(node: ast.expr) -> ast.expr:
     """What a list or dict is made from."""
     if isinstance(node, ast.ListComp | ast.DictComp):
         return node.generators[0].iter
-    made = isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"list", "tuple", "dict"} and node.args
+    made = isinstance(node, ast.Call) and called_name(node) in {"list", "tuple", "dict"} and node.args
     return node.args[0] if made else node  # type: ignore[attr-defined]
 
 
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+def _are_neighbours(call: ast.Call) -> bool:
+    """Whether a call is given parts of one list, as zip(values, values[1:]) is."""
+    wholes = [
+        part.value if isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Slice) else part
+        for part in call.args
+    ]
+    return len(wholes) > 1 and len({ast.dump(whole) for whole in wholes}) == 1
 
 
-def _compiled(source: str, name: str) -> CodeType:
-    tree = ast.fix_missing_locations(_Rewriter().visit(ast.parse(source)))
-    return compile(tree, name, "exec", dont_inherit=True)
-
-
-def _endless(value: Any) -> bool:
+def _is_endless(value: Any) -> bool:
     """Whether a number is infinite or undefined, or any of an array is."""
     if isinstance(value, int):
         return False  # however large
@@ -380,13 +386,6 @@ def _endless(value: Any) -> bool:
         return numpy is not None and not numpy.isfinite(value).all()
     except (TypeError, ValueError):  # of texts, dates or anything else
         return False
-
-
-def _length(value: Any) -> int:
-    try:
-        return len(value)
-    except TypeError:
-        return 0
 
 
 def _literal(text: Any, *_: Any) -> Any:

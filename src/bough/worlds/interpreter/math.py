@@ -10,6 +10,7 @@ use. Whatever an answer makes a grader do, the answer is graded.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Callable
@@ -17,9 +18,8 @@ from itertools import accumulate, pairwise
 from math import gcd
 
 from bough.sandbox.base import ProgramRunner
-from bough.worlds.interpreter.grade import Grade
-from bough.worlds.interpreter.number import Number, read_number
-from bough.worlds.interpreter.units import read_unit, same_unit
+from bough.worlds.interpreter import Grade
+from bough.worlds.interpreter.number import Number, read_number, read_unit, same_unit
 
 TIMEOUT_S = 10.0
 # A fraction has several spellings of different lengths.
@@ -27,6 +27,8 @@ FRACTIONS = ("\\frac", "/")
 LEFT = "there is something left to calculate"
 # A longer answer is wrong.
 MAX_LENGTH = 10_000
+# So is one with so many more parts than the reference.
+MAX_PARTS = 100
 # The first use builds grammars for a second or more; done once before, each grade takes milliseconds.
 WARM_UP = "from math_verify import parse, verify; verify(parse('$1$'), parse('$(1, x) + 0$'))"
 # The first way in which both sides can be read decides.
@@ -87,7 +89,18 @@ _EQUALS = re.compile(
     r"(?<![<>!:])=|\\(?:equiv|approx|sim|iff|implies|(?:Long)?[Ll]eftrightarrow|(?:Long)?[Rr]ightarrow)(?![a-z])"
 )
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-_LISTING = re.compile(r"\\(?:text|mbox)\s*\{\s*(?:or|and)\s*\}|\bor\b|\band\b|\\pm|;")
+_AND_OR = re.compile(r",?\s*(?:\\(?:text|mbox)\s*\{\s*(?:or|and)\s*\}|\bor\b|\band\b|;)")
+_LISTING = re.compile(_AND_OR.pattern + r"|\\pm")
+_PERCENT = re.compile(r"percent|%", re.IGNORECASE)
+# An interval, and inequalities that say the same.
+_INTERVAL = re.compile(r"[(\[][^,]*,[^,]*[)\]]")
+_AT_LEAST = ("\\ge", "\\geq", "≥", ">=")
+_BOUNDED = re.compile(r"(.{1,200}?)(<=?|\\leq?|≤)\s*[A-Za-z]\s*(<=?|\\leq?|≤)(?![A-Za-z])(.{1,200})")
+_HALF_BOUNDED = re.compile(r"[A-Za-z]\s*(<=?|>=?|\\leq?|\\geq?|≤|≥)(?![A-Za-z])(.{1,200})")
+_BRACKETED = re.compile(r"[(\[][^()\[\]]*[)\]]")
+# A term that is nothing, and a letter that is a variable or a constant of its own.
+_NOTHING = re.compile(r"(?<![\d.,])0(?:\.0*)?\s*(?:\\cdot|\*)?\s*[A-Za-z]")
+_LETTER = re.compile(r"[a-df-hj-z]")
 _WORDS = re.compile(r"\\(?:text|mbox|mathrm|operatorname|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+")
 
 
@@ -113,22 +126,30 @@ async def grade(
     details = {"answer": boxed[:200]}
     if len(boxed) > MAX_LENGTH:
         return Grade(0.0, {**details, "reason": f"the answer is longer than {MAX_LENGTH:,} characters"})
-    try:
-        known = same(boxed, gold)
-        reason = None if known is not None else _why_not(boxed, gold, question)
+    try:  # other episodes share the event loop
+        judged = await asyncio.to_thread(judge, boxed, gold, question)
     except Exception as error:  # an answer that breaks its grader is wrong, not lost
         return Grade(0.0, {**details, "reason": f"the grader raised {type(error).__name__}: {error}"})
-    if known is not None:
-        return Grade(float(known), details)
-    if reason is not None:
-        return Grade(0.0, {**details, "reason": reason})
+    if isinstance(judged, bool):
+        return Grade(float(judged), details)
+    if isinstance(judged, str):
+        return Grade(0.0, {**details, "reason": judged})
     if runner is None:
         return Grade(0.0, {**details, "reason": "not a number"})
-    texts = json.dumps([gold, boxed])
+    texts = json.dumps(judged)
     result = await runner().run(PROGRAM.format(texts=texts), timeout_s=timeout_s)
     if result.value not in ("'true'", "'false'"):
         return Grade(0.0, {**details, "reason": result.killed or (result.error or "").rsplit("\n", 1)[-1]})
     return Grade(float(result.value == "'true'"), details)
+
+
+def judge(answer: str, gold: str, question: str = "") -> bool | str | tuple[str, str]:
+    """Whether an answer is right, or why it is wrong; or the reference and the answer for algebra to compare."""
+    answer, gold = _spelled_alike(answer, gold)
+    known = same(answer, gold, question)
+    if known is not None:
+        return known
+    return _why_not(answer, gold, question) or (gold, answer)
 
 
 def gold_answer(text: str) -> str:
@@ -152,7 +173,7 @@ def last_boxed(text: str) -> str | None:
     return text[slice(*found)].strip() if found[0] >= 0 else None
 
 
-def same(one: str, gold: str) -> bool | None:
+def same(one: str, gold: str, question: str = "") -> bool | None:
     """Whether an answer is the reference, as far as equal texts and numbers tell; None if they do not."""
     (variable, one), (right_variable, gold) = _unnamed(_plain(one)), _unnamed(_plain(gold))
     if variable and right_variable and variable != right_variable:
@@ -166,6 +187,8 @@ def same(one: str, gold: str) -> bool | None:
     if found is None:
         return False
     (number, unit), (right, right_unit) = found, wanted
+    if right_unit == "%" != unit and question and not _PERCENT.search(question):
+        return False  # a hundred times too much, unless percent are asked for
     return number.simple and number.equals(right) and same_unit(unit, right_unit)
 
 
@@ -198,6 +221,40 @@ def _plain(text: str) -> str:
     return text.removeprefix("\\approx").strip()
 
 
+def _spelled_alike(answer: str, gold: str) -> tuple[str, str]:
+    """Both with lists and intervals in one spelling if each has its own.
+
+    `\\pm 2` and `2 \\text{ and } -2` are `2, -2`; `x > 3` is `(3, \\infty)`.
+    """
+    one, other = _plain(answer), _plain(gold)
+    if bool(_INTERVAL.fullmatch(one)) != bool(_INTERVAL.fullmatch(other)):
+        return _as_interval(one) or answer, _as_interval(other) or gold
+    lists = [_LISTING.search(text) or "," in _BRACKETED.sub("", _THOUSANDS.sub("", text)) for text in (one, other)]
+    if all(lists) and bool(_LISTING.search(one)) != bool(_LISTING.search(other)):
+        return _as_list(one), _as_list(other)
+    return answer, gold
+
+
+def _as_interval(text: str) -> str | None:
+    """The numbers for which an inequality holds."""
+    if (found := _BOUNDED.fullmatch(text)) and not _RELATION.search(found[1] + found[4]):
+        opening, closing = "(" if found[2] == "<" else "[", ")" if found[3] == "<" else "]"
+        return f"{opening}{found[1]},{found[4]}{closing}"
+    if (found := _HALF_BOUNDED.fullmatch(text)) and not _RELATION.search(found[2]):
+        if found[1] == ">" or found[1] in _AT_LEAST:
+            return f"{'(' if found[1] == '>' else '['}{found[2]},\\infty)"
+        return f"(-\\infty,{found[2]}{')' if found[1] == '<' else ']'}"
+    return None
+
+
+def _as_list(text: str) -> str:
+    before, sign, after = _AND_OR.sub(",", text).partition("\\pm")
+    if sign:
+        return f"{before}+{after}, {before}-{after}" if before.strip() else f"{after}, -{after}"
+    named = [_unnamed(part) for part in before.split(",")]
+    return ",".join(value for _, value in named) if len({name for name, _ in named}) == 1 else before
+
+
 def _unnamed(text: str) -> tuple[str, str]:
     """`x = 5` is 5, and x."""
     named = _VARIABLE.match(text)
@@ -221,12 +278,17 @@ def _not_an_answer(answer: str, gold: str) -> str | None:
     """Why an answer cannot be compared with a reference that is not a plain number; None if it can."""
     (_, answer), (_, gold) = _unnamed(_plain(answer)), _unnamed(_plain(gold))
     answer = _THOUSANDS.sub("", answer)
+    if len(_parts(answer)) > len(_parts(gold)) + MAX_PARTS:
+        return "it has too many parts"
     if len(_EQUALS.findall(answer)) > len(_EQUALS.findall(gold)):
         return "an equation is not an answer here"
     if ("," in answer and "," not in gold) or (_LISTING.search(answer) and not _LISTING.search(gold)):
         return "a list is not an answer here"
-    if _UNEVALUATED.search(answer) and not _UNEVALUATED.search(gold):
+    if any(pattern.search(answer) and not pattern.search(gold) for pattern in (_UNEVALUATED, _NOTHING)):
         return LEFT
+    bound = _RELATION.search(gold) or _UNEVALUATED.search(gold)
+    if not bound and set() < _variables(gold) < _variables(answer):
+        return "it has a variable that the reference does not have"
     if _combines_matrices(answer, gold) or (_calculates(answer) and not _calculates(gold)):
         return LEFT
     if ":" not in gold and _rounds(answer, gold):
@@ -243,6 +305,10 @@ def _not_an_answer(answer: str, gold: str) -> str | None:
     return None
 
 
+def _variables(text: str) -> set[str]:
+    return set(_LETTER.findall(_WORDS.sub("", text).lower()))
+
+
 def _calculates(text: str) -> bool:
     """Whether a number in an expression, or in a part of a point, a set or a matrix, is not in simplest form."""
     return _NUMBERS_TIMES.search(text) is not None or not all(map(_has_simple_numbers, _parts(text)))
@@ -252,8 +318,9 @@ def _has_simple_numbers(part: str) -> bool:
     whole = read_number(part)
     if whole is not None and not whole[1].strip():
         return whole[0].simple
-    first = [read_number(term) for term in _terms(part)]
-    return all(number is None or number[0].simple for number in first)
+    terms = _terms(part)
+    first = map(read_number, terms)
+    return len(terms) <= MAX_PARTS and all(number is None or number[0].simple for number in first)
 
 
 def _rounds(answer: str, gold: str) -> bool:

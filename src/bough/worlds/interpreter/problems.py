@@ -1,9 +1,13 @@
-"""Problems from files: mathematics with answers, programs with tests, by the names that such files give columns."""
+"""Problems: mathematics with answers and programs with tests from files, by the names that these give columns.
+
+Without a file there is arithmetic, which needs no package either.
+"""
 
 from __future__ import annotations
 
 import ast
 import logging
+import random
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +17,7 @@ from bough.data.base import Row
 from bough.data.lines import files, lines
 from bough.data.reader import parse
 from bough.errors import InputError, RowError
-from bough.worlds.interpreter import code, names
+from bough.worlds.interpreter import code, statements
 from bough.worlds.interpreter.math import gold_answer
 
 log = logging.getLogger(__name__)
@@ -88,9 +92,9 @@ def missing(data: dict[str, Any], kind: str) -> str | None:
     if not isinstance(prelude, str) or not isinstance(entry, str | None):
         return "prelude and entry as text"
     try:
-        if not any(counts for _, counts in code.marked(tests)):
+        if not any(counts for _, counts in statements.marked(tests)):
             return "tests that assert something"
-        _, unknown = names.program_names(tests, entry, prelude, data["problem"])
+        _, unknown = statements.program_names(tests, entry, prelude, data["problem"])
         return f"tests that import or define {', '.join(unknown)}" if unknown else None
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return f"tests and a prelude that are Python ({error})"
@@ -111,12 +115,12 @@ def _coding(row: Row, statement: str, tests: Any, name: str) -> dict[str, Any]:
     if prelude is None:
         prelude = _given(row[statement], entry)
     try:
-        sources = code.split(tests)
+        sources = statements.split(tests)
         compile(prelude, "prelude", "exec")
-        _, unknown = names.program_names(sources, entry, prelude, row[statement])
+        _, unknown = statements.program_names(sources, entry, prelude, row[statement])
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise RowError("bad_tests", f'"{name}" is not Python: {error or type(error).__name__}') from None
-    if not any(counts for _, counts in code.marked(sources)):
+    if not any(counts for _, counts in statements.marked(sources)):
         raise RowError("no_tests", f'"{name}" asserts nothing')
     if entry is None and any("candidate(" in source for source in sources):
         raise RowError("no_entry_point", f"the tests call candidate, but entry_point is missing. {_has(row)}")
@@ -155,3 +159,38 @@ def _unanswered(row: Row) -> bool:
 
 def _has(row: Row) -> str:
     return f"It has {', '.join(map(str, row)) or 'no columns'}"
+
+
+def arithmetic(seed: int) -> Iterator[dict[str, Any]]:
+    """An endless series of problems that are hard without an interpreter, each with its answer and the code for it."""
+    rng = random.Random(seed)  # noqa: S311  no secret
+    while True:
+        problem, program = rng.choice(ARITHMETIC)(rng)
+        answer = eval(program, {"__builtins__": {"sum": sum, "range": range, "pow": pow}})  # noqa: S307  ours
+        yield {"problem": problem, "answer": str(answer), "code": f"print({program})"}
+
+
+def _expression(rng: random.Random) -> tuple[str, str]:
+    a, b, c, d = (rng.randint(100, 9999) for _ in range(4))
+    return f"What is {a} × {b} − {c} × {d}?", f"{a} * {b} - {c} * {d}"
+
+
+def _power(rng: random.Random) -> tuple[str, str]:
+    base, exponent, modulus = rng.randint(3, 99), rng.randint(20, 200), rng.randint(100, 9999)
+    problem = f"What is the remainder when {base} to the power of {exponent} is divided by {modulus}?"
+    return problem, f"pow({base}, {exponent}, {modulus})"
+
+
+def _divisors(rng: random.Random) -> tuple[str, str]:
+    number = rng.randint(1000, 9999)
+    problem = f"How many positive whole numbers divide {number} without a remainder?"
+    return problem, f"sum({number} % n == 0 for n in range(1, {number} + 1))"
+
+
+def _series(rng: random.Random) -> tuple[str, str]:
+    last, step = rng.randint(200, 2000), rng.randint(3, 17)
+    problem = f"What is the sum of the squares of all positive multiples of {step} that are at most {last}?"
+    return problem, f"sum(n * n for n in range({step}, {last} + 1, {step}))"
+
+
+ARITHMETIC = (_expression, _power, _divisors, _series)

@@ -8,6 +8,7 @@ if it is a literal, or a formula, that does nothing: `EVALUATED` says which.
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import os
@@ -16,6 +17,7 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,8 +26,7 @@ from typing import Any
 from bough.errors import BoughError, InputError, did_you_mean
 from bough.sandbox import view
 from bough.sandbox.base import ProgramRunner, SandboxLimits
-from bough.worlds.interpreter import literals, scoring
-from bough.worlds.interpreter.grade import Grade
+from bough.worlds.interpreter import Grade, scoring
 from bough.worlds.interpreter.math import last_boxed
 
 TIMEOUT_S = 20.0
@@ -60,23 +61,19 @@ import json
 result = json.dumps(score(*json.loads({values!r})))
 ask("secret") + result
 """
-# What the answers of scorers that evaluate them may be. A formula that is only written
-# down, such as Integral(…) or expand(…), is the question and not its answer.
-EVALUATED: dict[str, Callable[[str], bool]] = {
-    "binary_matrix": literals.is_text_or_literal,
-    "n_queens": literals.is_text_or_literal,
-    "spiral_matrix": literals.is_text_or_literal,
-    "string_insertion": literals.is_text_or_literal,
-    "simple_integration": literals.is_expression,
-    "intermediate_integration": literals.is_expression,
-    "polynomial_multiplication": literals.is_polynomial,
-    "countdown": literals.is_arithmetic,
-    "puzzle24": lambda text: (literals.arithmetic(text) or (None,))[0] == 24,
-}
 # Generators whose problems have no one answer that a scorer could ask for.
 NOT_GRADED = {"propositional_logic": "a formula such as (P ∨ Q) follows from the premises of most of its problems"}
 # Not possessive, (…)*+, which Python 3.11.2, Debian 12's, matches wrongly; tags end each attempt anyway.
 _ANSWER = re.compile(r"<answer>([^<]*(?:<(?!/?answer>)[^<]*)*)</answer>")
+FUNCTIONS = frozenset({
+    "sin", "cos", "tan", "cot", "sec", "csc", "asin", "acos", "atan", "acot", "sinh", "cosh", "tanh", "asinh", "acosh",
+    "atanh", "exp", "log", "ln", "sqrt", "erf", "Abs",
+})  # fmt: skip
+SYMBOLS = frozenset({"x", "y", "z", "X", "Y", "Z", "C", "E", "I", "pi"})
+LARGEST_EXPONENT = 1000
+_CHARACTERS = re.compile(r"[\w +\-*/().,]*", re.ASCII)
+_WORD = re.compile(r"[A-Z]+")
+_SHAPE = ast.BinOp | ast.UnaryOp | ast.Load | ast.Add | ast.Sub | ast.Mult | ast.Div | ast.Pow | ast.USub | ast.UAdd
 
 
 def problems(names: list[str], seed: int) -> Iterator[dict[str, Any]]:
@@ -113,7 +110,7 @@ async def grade(answer: str, problem: dict[str, Any], runner: ProgramRunner, *, 
         return Grade(0.0, details | {"reason": "no answer"})
     if name in EVALUATED and not EVALUATED[name](given):
         return Grade(0.0, details | {"reason": "not an answer that this problem can have"})
-    numbers = literals.arithmetic(given) if name in ("countdown", "puzzle24") else None
+    numbers = arithmetic(given) if name in ("countdown", "puzzle24") else None
     place = [name, problem["seed"], problem["index"], BATCH]
     values = json.dumps([*place, problem["problem"], given, numbers and numbers[1]])
     text = Path(scoring.__file__).read_text(encoding="utf-8")
@@ -151,3 +148,115 @@ def _generators() -> set[str]:
     if find_spec("reasoning_gym") is None:
         raise InputError("reasoning needs the package reasoning-gym; pip install 'bough[interpreter]'")
     return set(import_module("reasoning_gym.factory").DATASETS)
+
+
+def is_text_or_literal(text: str) -> bool:
+    """Whether `text` is a Python literal, not a Python expression at all, or one word in capital letters."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except SyntaxError:
+        return True
+    except (ValueError, RecursionError, MemoryError):
+        return False
+    try:
+        ast.literal_eval(tree)
+    except (ValueError, TypeError, RecursionError, MemoryError):
+        return _WORD.fullmatch(text.strip()) is not None
+    return True
+
+
+def is_polynomial(text: str) -> bool:
+    """Whether `text` contains only numbers, variables, + - * / and **."""
+    return is_expression(text, frozenset())
+
+
+def is_expression(text: str, functions: frozenset[str] = FUNCTIONS) -> bool:
+    """Whether `text` contains only numbers, variables, operators and mathematical functions."""
+    tree = _parsed(text)
+    return tree is not None and _calculates(tree, functions)
+
+
+def is_arithmetic(text: str) -> bool:
+    """Whether `text` contains only whole numbers, + - * / and parentheses."""
+    return arithmetic(text) is not None
+
+
+def arithmetic(text: str) -> tuple[Fraction, list[int]] | None:
+    """The value of a calculation with whole numbers and the numbers in it; None for any other text."""
+    tree = _parsed(text)
+    if tree is None:
+        return None
+    numbers: list[int] = []
+    try:
+        return _value(tree, numbers), numbers
+    except (ValueError, ZeroDivisionError, RecursionError):
+        return None
+
+
+def _parsed(text: str) -> ast.expr | None:
+    if not _CHARACTERS.fullmatch(text):
+        return None
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _calculates(tree: ast.expr, functions: frozenset[str]) -> bool:
+    nodes = list(ast.walk(tree))
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    called = [node.func for node in calls]
+    powers = [node.right for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow)]
+    return (
+        all(isinstance(function, ast.Name) and function.id in functions for function in called)
+        and not any(call.keywords for call in calls)
+        and all(node.id in SYMBOLS for node in nodes if isinstance(node, ast.Name) and node not in called)
+        and all(type(node.value) in (int, float) for node in nodes if isinstance(node, ast.Constant))
+        and all(isinstance(node, _SHAPE | ast.Call | ast.Name | ast.Constant) for node in nodes)
+        and all(map(_small, powers))
+    )
+
+
+def _small(exponent: ast.expr) -> bool:
+    """Whether a power is cheap to compute: no power in the exponent and no large numbers."""
+    nodes = list(ast.walk(exponent))
+    return not any(isinstance(node, ast.Pow) for node in nodes) and all(
+        abs(node.value) <= LARGEST_EXPONENT
+        for node in nodes
+        if isinstance(node, ast.Constant) and isinstance(node.value, int | float)
+    )
+
+
+def _value(tree: ast.expr, numbers: list[int]) -> Fraction:
+    if isinstance(tree, ast.Constant) and type(tree.value) is int:
+        numbers.append(tree.value)
+        return Fraction(tree.value)
+    if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub):
+        return -_value(tree.operand, numbers)
+    if isinstance(tree, ast.BinOp):
+        left, right = _value(tree.left, numbers), _value(tree.right, numbers)
+        match tree.op:
+            case ast.Add():
+                return left + right
+            case ast.Sub():
+                return left - right
+            case ast.Mult():
+                return left * right
+            case ast.Div():
+                return left / right
+    raise ValueError("not a calculation with whole numbers")
+
+
+# What the answers of scorers that evaluate them may be. A formula that is only written
+# down, such as Integral(…) or expand(…), is the question and not its answer.
+EVALUATED: dict[str, Callable[[str], bool]] = {
+    "binary_matrix": is_text_or_literal,
+    "n_queens": is_text_or_literal,
+    "spiral_matrix": is_text_or_literal,
+    "string_insertion": is_text_or_literal,
+    "simple_integration": is_expression,
+    "intermediate_integration": is_expression,
+    "polynomial_multiplication": is_polynomial,
+    "countdown": is_arithmetic,
+    "puzzle24": lambda text: (arithmetic(text) or (None,))[0] == 24,
+}

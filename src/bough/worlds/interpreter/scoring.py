@@ -65,6 +65,10 @@ def _same_probability(answer: str, known: str) -> bool:
     return abs(given - right) <= min(1e-4, 0.01 * right)
 
 
+def _same_number(answer: str, known: str) -> bool:
+    return Fraction(answer.strip().removeprefix("$").replace(",", "")) == Fraction(known)
+
+
 def _same_word(answer: str, known: str) -> bool:
     return answer.strip().lower() == known.strip().lower()
 
@@ -72,6 +76,15 @@ def _same_word(answer: str, known: str) -> bool:
 def _not_empty(answer: str, entry: dict[str, Any]) -> bool:
     """Whether an answer names something that is not a number where the right answer is an empty text."""
     return not entry["answer"] and answer.strip("\"' ") != ""
+
+
+def _more_than(pattern: str) -> Callable[[str, dict[str, Any]], bool]:
+    """Whether there is more than an answer: some scorers read its beginning only."""
+    return lambda answer, _: re.fullmatch(pattern, answer.strip(" $\n")) is None
+
+
+def _more_words(answer: str, entry: dict[str, Any]) -> bool:
+    return bool(answer.count(",") > entry["answer"].count(","))
 
 
 def _moves_no_box(answer: str, entry: dict[str, Any]) -> bool:
@@ -103,15 +116,20 @@ def _moves_no_car(answer: str, entry: dict[str, Any]) -> bool:
     return False
 
 
-# Where reasoning-gym 0.1.25 gives full marks for "0" or for anything at all.
+# Where reasoning-gym 0.1.25 gives full marks for "0", for anything at all, or for a right beginning.
 COMPARED: dict[str, Callable[[str, str], bool]] = {
     "coin_flip": _same_probability,
     "game_of_life_halting": _same_word,
+    "gsm_symbolic": _same_number,
+    "letter_jumble": _same_word,
 }
 # What its scorers take for a solution without its being one.
 REFUSED: dict[str, Callable[[str, dict[str, Any]], bool]] = {
     "boxnet": _moves_no_box,
+    "fraction_simplification": _more_than(r"\\d?frac\s*\{\s*\d+\s*\}\s*\{\s*\d+\s*\}|\d+\s*/\s*\d+"),
     "polynomial_equations": _not_empty,
     "rubiks_cube": _repeats_a_turn,
     "rush_hour": _moves_no_car,
+    "time_intervals": _more_than(r"(?:\d+(?: days?)?)?,? ?(?:\d+(?::\d+){1,2}(?:\.\d+)?)?"),
+    "word_sorting": _more_words,
 }

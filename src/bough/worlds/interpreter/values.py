@@ -18,7 +18,7 @@ import dataclasses
 import datetime
 import math
 import re
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict, deque, namedtuple
 from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
 from fractions import Fraction
@@ -137,6 +137,8 @@ def decoded(
             import numpy
 
             made[place] = numpy.array(list(map(at, parts[2:])), dtype=parts[0]).reshape(parts[1])
+        elif tag == "named":
+            made[place] = namedtuple(parts[0], parts[1])(*map(at, parts[2:]))
         elif tag in MADE:
             made[place] = MADE[tag](list(map(at, parts)))
         elif tag not in SHELLS:
@@ -183,8 +185,8 @@ def checked(message: object) -> dict[str, Any]:
         if tag in TEXTS or tag in NUMBERED:
             told = 1
             good = len(parts) == 1 and type(parts[0]) is (str if tag in TEXTS else int)
-        elif tag == "class":
-            told = 2
+        elif tag in ("class", "named"):
+            told, latest = 2, place if tag == "named" else latest
             good = len(parts) > 1 and isinstance(parts[0], str) and _are(parts[1], str, len(parts) - 2)
         elif tag == "array":
             told, latest = 2, place
@@ -267,6 +269,8 @@ def _entry(value: Any, classes: Mapping[str, Any], special: Special | None) -> t
     if isinstance(value, dict):
         tag = next(tag for tag in ("Counter", "OrderedDict", "dict") if isinstance(value, SHELLS[tag]))
         return tag, [part for pair in dict.items(value) for part in pair]
+    if isinstance(value, tuple) and _are(list(getattr(kind, "_fields", ())), str, tuple.__len__(value)) and value:
+        return "named", [Raw(name), Raw(list(kind._fields)), *tuple.__iter__(value)]
     sequences: tuple[type[Any], ...] = (list, tuple, set, frozenset, deque)
     for sequence in sequences:
         if isinstance(value, sequence):

@@ -98,18 +98,31 @@ def _download(folder: Path) -> list[Path]:
     raise BoughError(f"apt-get cannot download a Chromium: {complaint}")
 
 
-def _run(command: list[str], *, check: bool = True) -> str:
-    """The last line of what it complained of."""
-    try:
-        done = subprocess.run(  # noqa: S603  fixed commands
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S
-        )
-    except subprocess.TimeoutExpired as error:
-        raise BoughError(f"{command[0]} took longer than {TIMEOUT_S:.0f} s") from error
-    said = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1]
-    if check and done.returncode != 0:
-        raise BoughError(f"{command[0]} failed: {said}")
-    return said
+def _run(command: list[str], environment: dict[str, str] | None = None, *, check: bool = True) -> str:
+    """Runs a command and whatever it starts, for so long and no longer; the last line of what it complained of."""
+    program = Path(command[0]).name
+    with subprocess.Popen(  # noqa: S603  fixed commands
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            _, complaint = process.communicate(timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise BoughError(f"{program} took longer than {TIMEOUT_S:.0f} s") from None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    said = complaint.strip().splitlines() or ["it gave no reason"]
+    errors = [line for line in said if "error" in line.lower()]  # node ends with details of its errors
+    if check and process.returncode != 0:
+        raise BoughError(f"{program} failed: {(errors or said)[-1].strip()}")
+    return said[-1]
 
 
 # The headless shell of npm's @sparticuz/chromium: for Linux on x86_64, with its own libraries and fonts.
@@ -207,7 +220,7 @@ def build_playwright(folder: Path) -> None:
     # Nothing but Playwright's program knows where its server keeps which build.
     command = [str(driver / "node"), str(driver / "package" / "cli.js"), "install", "chromium-headless-shell"]
     try:
-        _run_playwright(command, environment)
+        _run(command, environment)
     except BoughError:
         if not _shells(folder):  # it also downloads a video encoder, which is not needed here
             raise
@@ -232,34 +245,9 @@ def _driver(folder: Path) -> Path:
     requirement.write_text(f"playwright=={PLAYWRIGHT_VERSION} {hashes}\n")
     options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--disable-pip-version-check"]
     options += ["--require-hashes", "--requirement", str(requirement), "--dest", str(wheels)]
-    _run_playwright([sys.executable, "-m", "pip", "download", *options], dict(os.environ))
+    _run([sys.executable, "-m", "pip", "download", *options])
     with zipfile.ZipFile(next(wheels.glob("*.whl"))) as wheel:
         wheel.extractall(folder / "wheel")  # noqa: S202  a zip file, whose names are kept inside
     driver = folder / "wheel" / "playwright" / "driver"
     (driver / "node").chmod(0o755)
     return driver
-
-
-def _run_playwright(command: list[str], environment: dict[str, str]) -> None:
-    """Runs a command and whatever it starts, for so long and no longer."""
-    with subprocess.Popen(  # noqa: S603  fixed commands
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    ) as process:
-        try:
-            _, complaint = process.communicate(timeout=TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            raise BoughError(f"{Path(command[0]).name} took longer than {TIMEOUT_S:.0f} s") from None
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-    if process.returncode != 0:
-        said = complaint.strip().splitlines() or ["it gave no reason"]
-        errors = [line for line in said if "error" in line.lower()]  # node ends with details of its errors
-        raise BoughError(f"{Path(command[0]).name} failed: {(errors or said)[-1].strip()}")

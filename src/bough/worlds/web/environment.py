@@ -12,26 +12,23 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from types import ModuleType
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from bough.chat import commands, functions
-from bough.chat.forms import MalformedError
-from bough.chat.reply import Reply
+from bough.chat.actions import COMMANDS, FUNCTIONS, ActionForm, command_text, function_text
+from bough.chat.tool_calls import MalformedError, Reply
 from bough.environments.base import Environment, Observation
 from bough.errors import InputError, did_you_mean
 from bough.types import Task, ToolCall
 from bough.worlds.web import browser
 from bough.worlds.web.actions import SIGNATURES, Action, Line, Parameter, Signature, UnknownActionError, bind, render
-from bough.worlds.web.experts import clicking, dates, drawing, filling, moving, posts, puzzles, reading, words, writing
+from bough.worlds.web.experts import clicking, drawing, filling, moving, posts, puzzles, reading, words, writing
 from bough.worlds.web.experts.scene import Advice, Expert, Scene
-from bough.worlds.web.page import ENOUGH, ActionRefusedError, Page, View, all_pages, html_folder, text_pages
-from bough.worlds.web.pool import Pool
+from bough.worlds.web.page import ENOUGH, ActionRefusedError, Page, Pool, View, all_pages, html_folder, text_pages
 from bough.worlds.web.setup import setup
 
-SPEECH: dict[str, ModuleType] = {"functions": functions, "commands": commands}
+SPEECH = {"functions": FUNCTIONS, "commands": COMMANDS}
 # Splits share the pages and differ in the seeds, which never meet; MiniWoB++'s pages that
 # hold words back for testing use those in the last split only.
 SPLITS = {"train": 0, "seen": 1, "unseen": 2}
@@ -176,11 +173,11 @@ class Web(Environment):
             await self._pool.give_back(page, sound=not self._broken)
 
     def say(self, action: str, thought: str = "") -> str:
-        return str(self.speech.write(action, thought))
+        return self.speech.write(action, thought)
 
     def action_in(self, reply: Reply) -> str | None:
         try:
-            return str(self.speech.parse(reply).action)
+            return self.speech.parse(reply).action
         except MalformedError:
             return None
 
@@ -199,12 +196,12 @@ class Web(Environment):
 
     def _shown(self) -> str:
         assert self.view is not None
-        return render(self.view.lines, selectors=self.speech is commands)
+        return render(self.view.lines, selectors=self.speech is COMMANDS)
 
     def _spelled(self, call: ToolCall) -> str:
         """A call on numbered elements in the words of this episode's form of speech."""
-        if self.speech is functions:
-            return str(functions.spell(call))
+        if self.speech is FUNCTIONS:
+            return function_text(call)
         assert self.view is not None
         return as_command(call, self.view.lines)
 
@@ -246,15 +243,15 @@ def choices(view: View) -> list[ToolCall]:
 # The rules that an agent reads before it sees a page: the actions, and how to write them.
 
 
-def text(speech: ModuleType, actions: Collection[str] = ()) -> str:
+def text(speech: ActionForm, actions: Collection[str] = ()) -> str:
     """The rules for a form of speech, with `actions` only, where some are named."""
-    as_commands = speech is commands
+    as_commands = speech is COMMANDS
     shown = "with their selectors" if as_commands else "with a number each"
     offered = [signature for name, signature in SIGNATURES.items() if not actions or name in actions]
     lines = "\n".join(f"{_usage(signature, as_commands)} - {signature.about}" for signature in offered)
     return (
         f"You use a web page to reach a goal. You see its elements {shown}, and act once each turn.\n\n"
-        f"Actions:\n{lines}\n\n{speech.PROMPT}"
+        f"Actions:\n{lines}\n\n{speech.prompt}"
     )
 
 
@@ -268,7 +265,7 @@ def as_command(call: ToolCall, lines: Iterable[Line]) -> str:
         if parameter.kind == "element":
             value = selectors[int(str(value))]
         arguments[_command_name(parameter)] = value
-    return commands.spell(ToolCall(name=call.name, arguments=arguments))
+    return command_text(ToolCall(name=call.name, arguments=arguments))
 
 
 def _usage(signature: Signature, as_commands: bool) -> str:
@@ -292,7 +289,7 @@ def _named(signature: Signature, name: str) -> Parameter:
 
 EXPERTS: dict[str, Expert] = {
     page: expert
-    for module in (clicking, filling, dates, reading, puzzles, posts, words, writing, moving, drawing)
+    for module in (clicking, filling, reading, puzzles, posts, words, writing, moving, drawing)
     for page, expert in module.EXPERTS.items()
 }
 

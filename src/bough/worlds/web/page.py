@@ -1,8 +1,8 @@
-"""One page of the browser: loaded, started with a seed, read, and acted on with real mouse and key events.
+"""The pages of a browser: loaded, started with a seed, read, and acted on with real mouse and key events.
 
 Starting the next problem in a page that is loaded already takes half the time of loading
 it anew. It is not done on pages that carry something from one problem to the next
-(`pages.RELOADED`).
+(`RELOADED`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ import asyncio
 import base64
 import importlib.util
 import json
+import os
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 from bough.environments.base import EnvironmentFailedError
 from bough.errors import InputError
@@ -269,6 +272,74 @@ def _view(seen: dict[str, Any]) -> View:
         reason=seen["reason"],
         left=not seen["started"],
     )
+
+
+MOST_IDLE_PAGES = 64
+STARTS_PER_CORE = 2  # more than one: a page that starts also waits
+
+
+class Pool:
+    """The browser and its pages, shared by all episodes of one event loop. Use `Pool.here()`.
+
+    A browser is started when the first episode asks for a page, and again whenever the last one has died. Pages
+    are used again; one on which something went wrong is not. Hold `starts` while a page is taken and its problem
+    starts: if all episodes start at the same time, the browser works on their pages in turn, all are ready only at
+    the end, and until then the model has nothing to answer.
+    """
+
+    _pools: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, Pool]] = WeakKeyDictionary()
+
+    def __init__(self) -> None:
+        self.browser: Browser | None = None
+        self.num_started = 0
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.starts = asyncio.Semaphore(STARTS_PER_CORE * cores)
+        self._idle: list[Page] = []
+        self._starting = asyncio.Lock()
+
+    @classmethod
+    def here(cls) -> Pool:
+        """The running loop's pool. Browsers of loops that are closed are ended."""
+        loop = asyncio.get_running_loop()
+        for other, pool in list(cls._pools.items()):
+            if other.is_closed():
+                pool.shut()
+                del cls._pools[other]
+        return cls._pools.setdefault(loop, cls())
+
+    async def take(self, name: str = "") -> Page:
+        """An idle page, preferably one that has `name` loaded, or a new one."""
+        browser = await self._running()
+        self._idle = [page for page in self._idle if page.browser is browser]
+        if self._idle:
+            place = next((i for i, page in enumerate(self._idle) if page.name == name), -1)
+            return self._idle.pop(place)
+        return await Page.open(browser)
+
+    async def give_back(self, page: Page, *, sound: bool) -> None:
+        """Takes a page back; one that is not `sound` is closed."""
+        if page.browser is not self.browser or not page.browser.alive:
+            return
+        if sound and len(self._idle) < MOST_IDLE_PAGES:
+            self._idle.append(page)
+        else:
+            with suppress(EnvironmentFailedError):
+                await page.close()
+
+    async def _running(self) -> Browser:
+        async with self._starting:
+            if self.browser is None or not self.browser.alive:
+                self.shut()
+                self.browser = await Browser.start()
+                self.num_started += 1
+            return self.browser
+
+    def shut(self) -> None:
+        """Ends the browser; the next episode starts another."""
+        self._idle.clear()
+        if self.browser is not None:
+            self.browser.kill()
+            self.browser = None
 
 
 # Facts about pages by name: which can be solved from text, which reward is enough, which must be reloaded.

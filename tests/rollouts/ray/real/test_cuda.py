@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from bough.commands.train import train_grpo
 from bough.experiments.evolve import evolve
+from bough.methods.grpo import train_grpo
 from tests.experiments.small import config
 from tests.online.test_online import metrics, settings
 from tests.rollouts.ray.real.clusters import started

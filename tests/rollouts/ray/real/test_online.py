@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from bough.commands.train import train_grpo
 from bough.methods.distill import DistillConfig
+from bough.methods.grpo import train_grpo
 from bough.methods.teacher import distill
 from bough.online.cluster import VersionedRunner
 from bough.rollouts.ray_pool import Place

@@ -48,7 +48,7 @@ def processes(folder: Path) -> list[int]:
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if (
-                b"bough.experiments.sweep" in (process / "cmdline").read_bytes()
+                b"bough.experiments.sweep_processes" in (process / "cmdline").read_bytes()
                 and (process / "cwd").readlink() == folder
             ):
                 found.append(int(process.name))
@@ -120,7 +120,7 @@ def test_a_folder_that_nodes_do_not_see_is_refused(
     cluster: TestCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("bough.experiments.sweep.write_atomically", lambda *_: None)  # as if on another disk
+    monkeypatch.setattr("bough.experiments.sweep_processes.write_atomically", lambda *_: None)  # as if on another disk
     sweep = configured(tmp_path, TURNS, cluster=cluster.address)
     with pytest.raises(InputError, match="must be on a disk that all nodes share") as refused:
         sweep.play(lambda _: None)

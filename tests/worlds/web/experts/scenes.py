@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from bough.chat.functions import read_call, spell
+from bough.chat.actions import function_text, read_call
 from bough.worlds.web.actions import Line, bind
 from bough.worlds.web.experts.scene import Advice, Scene
 
@@ -30,4 +30,4 @@ def scene(goal: str, *written: Written, did: tuple[str, ...] = (), seen: list[li
 
 def advice(expert: Callable[[Scene], Advice], goal: str, *written: Written, **more: Any) -> str:
     """What an expert does there, as it is written."""
-    return spell(expert(scene(goal, *written, **more)).call)
+    return function_text(expert(scene(goal, *written, **more)).call)

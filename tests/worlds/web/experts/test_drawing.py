@@ -29,9 +29,6 @@ def test_the_cube_is_taken_pulled_to_the_side_and_let_go():
     assert advice(drawing.turn_cube, goal, side("3"), SUBMIT, did=tuple(did)) == "mouse_up(155, 80)"
     did.append("mouse_up(155, 80)")
     assert advice(drawing.turn_cube, goal, side("3"), SUBMIT, did=tuple(did)) == "click('2')"
-
-
-def test_top_and_bottom_are_reached_head_over_heels():
     did = ("mouse_move(80, 80)", "mouse_down(80, 80)")
     for wanted in "16":
         assert (
@@ -55,7 +52,7 @@ def circle(x, y=100):
     return ("circle", "", {"x": x, "y": y})
 
 
-def test_the_circle_that_will_soonest_be_gone_is_caught():
+def test_the_circle_that_will_soonest_be_gone_is_caught_inside_the_drawing():
     before = lines(circle(60), circle(150), circle(-17))
     now = [circle(70), circle(155), circle(-17)]
     assert (
@@ -67,9 +64,6 @@ def test_the_circle_that_will_soonest_be_gone_is_caught():
         advice(drawing.catch_circles, "Click.", *now, did=("mouse_move(1, 1)",), seen=[leftwards])
         == "mouse_click(70, 100)"
     )
-
-
-def test_clicks_stay_inside_the_drawing():
     assert advice(drawing.catch_circles, "Click.", circle(-10, 212)) == "mouse_click(4, 204)"
     assert advice(drawing.catch_circles, "Click.", circle(-17)) == "mouse_move(1, 1)"
     assert advice(drawing.catch_circles, "Click.") == "wait()"

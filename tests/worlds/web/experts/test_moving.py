@@ -33,26 +33,20 @@ def test_a_dot_that_came_down_beside_is_corrected():
     assert advice(moving.circle_center, goal, *near, did=("click('1')",)) == "mouse_click(60, 100)", "not its own dot"
 
 
-def test_the_middle_of_two_points():
+def test_points_are_worked_out():
     points = [circle(20, 100, fill="black"), circle(60, 120, fill="black")]
     assert advice(moving.midpoint, "Find the mid-point.", *points, SUBMIT) == "mouse_click(40, 110)"
+    ends = [circle(40, 100, id="init-black"), circle(80, 100, id="init-blue")]
+    x, y = point(advice(moving.right_angle, "Create a right angle.", *ends, SUBMIT))
+    assert x == 80 and y != 100
+    arms = [circle(40, 80, fill="blue"), circle(100, 80, fill="black"), circle(40, 140, fill="black")]
+    x, y = point(advice(moving.bisect, "Bisect the angle.", *arms, SUBMIT))
+    assert x - 40 == y - 80 > 0
 
 
 def point(advised):
     x, y = advised.removeprefix("mouse_click(").removesuffix(")").split(", ")
     return int(x), int(y)
-
-
-def test_a_right_angle_is_closed_on_the_perpendicular():
-    ends = [circle(40, 100, id="init-black"), circle(80, 100, id="init-blue")]
-    x, y = point(advice(moving.right_angle, "Create a right angle.", *ends, SUBMIT))
-    assert x == 80 and y != 100
-
-
-def test_an_angle_is_halved():
-    arms = [circle(40, 80, fill="blue"), circle(100, 80, fill="black"), circle(40, 140, fill="black")]
-    x, y = point(advice(moving.bisect, "Bisect the angle.", *arms, SUBMIT))
-    assert x - 40 == y - 80 > 0
 
 
 def test_numbers_are_sorted_from_the_front():

@@ -6,7 +6,7 @@ import { empty } from "./empty.js";
 import { familyTree } from "./family.js";
 import { count, number, plural, signed, stageName, words } from "./format.js";
 import { chip, fact, facts, nothing } from "./marks.js";
-import { fitnessText, metricName, mutationText, parents } from "./member.js";
+import { fitnessText, metricName, mutationText } from "./member.js";
 import { written } from "./settings.js";
 import { table } from "./table.js";
 
@@ -107,7 +107,7 @@ function generationOf(found, numbers, at, show) {
     { label: "updates", num: 1 }, ...(selected ? [{ label: "next generation" }] : [])];
   const scale = scaleOf(lines, found);
   const rows = lines.map((one) => ({ class: mark(one, found) ? "current" : null, cells: [
-    h("span", {}, mark(one, found), one.name), [fitnessText(one, found), bar(one, scale, found)], number(one.loss), count(one.generation - one.born), parents(one) || "–", mutationText(one) || "–",
+    h("span", {}, mark(one, found), one.name), [fitnessText(one, found), bar(one, scale, found)], number(one.loss), count(one.generation - one.born), one.parent ?? "–", mutationText(one) || "–",
     ...names.map((name) => written(one.settings[name])), ...(ranks ? [count(one.rank)] : []), count(one.step), ...(selected ? [fate(one)] : []),
   ] }));
   const chosen = h("select", { id: "generation", "aria-label": "generation", on: { change: () => show(Number(chosen.value)) } },

@@ -2,7 +2,7 @@
 import { h, svg } from "./dom.js";
 import { count, number, plural, shorten, words } from "./format.js";
 import { fact, facts } from "./marks.js";
-import { fitnessText, metricName, mutationText, parents } from "./member.js";
+import { fitnessText, metricName, mutationText } from "./member.js";
 import { written } from "./settings.js";
 
 const [COLUMN, ROW, LEFT, TOP, RIGHT] = [130, 32, 26, 52, 112];
@@ -27,14 +27,13 @@ function key(generation, name) {
   return `${generation}/${name}`;
 }
 
-// The members by generation with their places on the page, and the edges: from itself, or from one or two parents.
+// The members by generation with their places on the page, and the edges: from itself, or from its parent.
 function laidOut(found) {
   const at = new Map(found.members.map((one) => [key(one.generation, one.name), { ...one, key: key(one.generation, one.name), from: [], to: [] }]));
   for (const node of at.values()) {
     const itself = at.get(key(node.generation - 1, node.name));
-    const parents = [node.parent, node.mutation?.other_parent].filter(Boolean).map((name) => at.get(key(node.generation - 1, name)));
-    const edges = itself ? [[itself, "lives"]] : parents.map((one, i) => [one, i ? "second" : "child"]);
-    for (const [one, kind] of edges) if (one) { node.from.push({ node: one, kind }); one.to.push(node); }
+    const one = itself ?? at.get(key(node.generation - 1, node.parent));
+    if (one) { node.from.push({ node: one, kind: itself ? "lives" : "child" }); one.to.push(node); }
   }
   const newest = [...at.values()].filter((node) => node.generation === found.generations - 1);
   let all = [...at.values()];
@@ -129,7 +128,7 @@ function legend(found) {
   const circle = () => svg("circle", { cx: 17, cy: 8, r: 5.5, class: "shape" });
   return h("p", { class: "legend" }, [
     [sample(one("lives", circle())), "lives on"], [sample(one("", circle())), "replaced, or in the last generation"], [sample(one("elite lives", svg("rect", { x: 11, y: 2, width: 12, height: 12, class: "shape" }))), "elite"],
-    [sample(line("lives")), "the same member"], [sample(line("child")), "parent and child"], [sample(line("second")), "second parent of a crossover"],
+    [sample(line("lives")), "the same member"], [sample(line("child")), "parent and child"],
     [sample(line("own child")), found.winner ? "★ winner and its ancestors" : "the fittest and its ancestors"],
   ].map(([drawing, text]) => h("span", {}, drawing, ` ${text}`)));
 }
@@ -140,7 +139,7 @@ function show(panel, node, found) {
     h("h2", {}, node.name, h("span", { class: "faint" }, ` in generation ${node.generation}${rank(node, found) ? `, ${rank(node, found)}` : ""}`)),
     facts(
       fact(metricName(found), fitnessText(node, found)), fact("place", count(node.place)), fact("loss", number(node.loss)),
-      fact("age", plural(node.generation - node.born, "generation")), fact("parent", parents(node) || "–"),
+      fact("age", plural(node.generation - node.born, "generation")), fact("parent", node.parent ?? "–"),
       fact("mutation", mutationText(node) || "–"), fact("children", children.length ? shorten(children.join(", "), 200) : "–"),
       Object.entries(node.settings).map(([name, value]) => fact(words(name), written(value))), fact("rank", count(node.rank)), fact("updates", count(node.step)),
     ),

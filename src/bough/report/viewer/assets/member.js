@@ -2,15 +2,11 @@
 import { number, percent, words } from "./format.js";
 import { written } from "./settings.js";
 
-export function parents(one) {
-  return [one.parent, one.mutation?.other_parent].filter(Boolean).join(" and ");
-}
-
 export function mutationText(one) {
-  const { kind, setting, before, after, other_parent: other } = one.mutation ?? {};
+  const { kind, setting, before, after } = one.mutation ?? {};
   if (!kind) return "";
   if (setting) return `${words(setting)} ${written(before)} → ${written(after)}`;
-  return other ? `crossover with ${other}` : kind === "no_mutation" ? "none" : words(kind);
+  return kind === "no_mutation" ? "none" : words(kind);
 }
 
 export function fitnessText(score, found) {

@@ -1,0 +1,273 @@
+"""What all training methods share: the command, the Python function and the stage of a recipe.
+
+A method is one file. It has the settings, a class with the loss (`bough.training.method.Method`),
+and a line that makes it a command:
+
+    COMMANDS = {"mine": training_command(MineConfig, Mine, reads="demonstrations")}
+
+`bough.methods` is a group of entry points too: a package of yours can bring a method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from bough.commands.table import Command, Stage
+from bough.config.groups import ReportConfig
+from bough.config.keywords import make_config, settings_of
+from bough.config.run_folder import RunDir
+from bough.config.training import TrainingConfig
+from bough.data.base import IN_MEMORY
+from bough.ledger import plural
+
+if TYPE_CHECKING:
+    from bough.commands.models import ModelLike, TrainedModel
+    from bough.commands.objects import Source, StrPath
+    from bough.training.method import Data
+    from bough.training.run import Trained
+
+# The settings of every method that `--help` explains.
+ESSENTIAL = (
+    *("model", "adapter", "output_dir", "resume", "overwrite", "seed", "as_json"),
+    *("train_file", "eval_file", "max_length"),
+    *("use_lora", "lora_r", "lora_alpha", "qlora"),
+    *("learning_rate", "num_epochs", "max_steps", "batch_size"),
+    *("token_budget", "bf16", "save_steps", "report_to"),
+)
+# The same of a method that samples while it trains.
+ESSENTIAL_ONLINE = (
+    *("environment", "options", "own_agent", "rewards", "group_size", "concurrency", "max_staleness"),
+    *("temperature", "max_new_tokens", "max_turns", "eval_every", "eval_tasks"),
+)
+# What trains by the settings: on the data of the settings' files, or on that given here.
+Train = Callable[..., "Trained"]
+
+
+def training_command(
+    config: type[TrainingConfig],
+    method: Callable[[Any], Any] | None = None,
+    *,
+    reads: str,
+    train: Train | None = None,
+    examples: str = "",
+    essential: Sequence[str] = (),
+    **stage: Any,
+) -> Command:
+    """The command of a training method.
+
+    `method` makes the method from the settings; or `train` trains by itself. `reads` is the kind of
+    data that the method takes from earlier stages of a recipe: demonstrations, pairs or groups.
+    `essential` are the settings of its own that `--help` explains, besides those that every method has.
+    """
+    if train is None:
+        assert method is not None, "a method, or a function that trains"
+        train = partial(train_on_data, method)
+    return Command(
+        config,
+        partial(_run, train),
+        examples,
+        Stage(reads, "model", "final", "output_dir", "train_file", resumes=True, **stage),
+        _function(config, train),
+        (*ESSENTIAL, *essential),
+    )
+
+
+def train_on_data(
+    method: Callable[[Any], Any], config: TrainingConfig, data: Data | None = None, held_out: Data | None = None
+) -> Trained:
+    """Trains on records: those of the settings' files, or those given here."""
+    from bough.training.run import train
+
+    return train(config, method(config), data, held_out)
+
+
+# The Python function.
+
+
+def _function(config_class: type[TrainingConfig], work: Train) -> Callable[..., TrainedModel]:
+    """The function of a method that has none of its own."""
+
+    @settings_of(config_class, "train_file")
+    def function(
+        model: ModelLike,
+        records: Source,
+        *,
+        eval_file: Source | None = None,
+        output_dir: StrPath | None = None,
+        **settings: Any,
+    ) -> TrainedModel:
+        return trained_model(config_class, work, model, records, eval_file, output_dir, settings)
+
+    function.__name__ = function.__qualname__ = config_class.command
+    function.__doc__ = f"{config_class.__doc__}\n\nThe arguments are those of `bough.sft`.\n{function.__doc__}"
+    return function
+
+
+def trained_model(
+    config_class: type[TrainingConfig],
+    work: Train,
+    model: ModelLike,
+    records: Source | None,
+    eval_file: Source | None,
+    output_dir: StrPath | None,
+    settings: dict[str, Any],
+) -> TrainedModel:
+    """Trains by settings in which objects may take the place of names."""
+    from bough.commands.models import LoadedModel, TemporaryFolder, TrainedModel, model_name
+    from bough.config.run_folder import MetricsFile
+
+    method, temporary = config_class.command, TemporaryFolder()
+    start = model.save(temporary.path / "start") if isinstance(model, LoadedModel) else model
+    folder = Path(output_dir) if output_dir is not None else temporary.path / method
+    config = make_config(
+        config_class, method, settings,
+        model=model_name(start), output_dir=folder, train_file=_file(records), eval_file=_file(eval_file),
+    )  # fmt: skip
+    trained = work(config, _data(records), _data(eval_file))
+    run = RunDir(folder)
+    name = model.name if isinstance(model, LoadedModel | TrainedModel) else model_name(model)
+    return TrainedModel(
+        f"{name}+{method}", trained.weights,
+        metrics=MetricsFile.read(run.metrics), report=asdict(trained.counters), ledgers=trained.ledgers,
+        keeps=(temporary, model),  # the run refers to the weights it started from
+    )  # fmt: skip
+
+
+def _file(source: Source | None) -> Path | None:
+    """What the settings say of data: its path, or a word for records in memory."""
+    from bough.commands.objects import is_path
+
+    if source is None:
+        return None
+    return Path(source) if is_path(source) else Path(IN_MEMORY)
+
+
+def _data(source: Source | None) -> Any:
+    """Records that are in memory; None where the settings name a file, or there is none."""
+    from bough.commands.objects import is_path, records_of
+
+    return None if source is None or is_path(source) else records_of(source)
+
+
+# The command line.
+
+# Metrics that the closing lines compare, first against last, and what they are called there.
+COMPARED = {
+    "accuracy": "accuracy",
+    "reward": "reward",
+    "success": "success",
+    "eval_loss": "held-out loss",
+    "eval_accuracy": "held-out accuracy",
+    "eval_success": "held-out success",
+}
+
+
+def _run(work: Train, config: ReportConfig) -> int:
+    """Trains and prints the result, in one process for all."""
+    from bough.config.run_folder import MetricsFile
+    from bough.policy.processes import Processes
+    from bough.terminal import console
+
+    trained = work(config)
+    if not Processes().first:
+        return 0
+    lines = MetricsFile.read(trained.weights.parent / "metrics.jsonl")
+    changes = {name: change for name in ("loss", *COMPARED) if (change := Change.of(name, lines)) is not None}
+    if config.as_json:
+        console.print_json(_json(trained, changes, _sampling(lines)))
+    else:
+        _print(trained, changes, _sampling(lines))
+    return 0
+
+
+@dataclass(frozen=True)
+class Change:
+    """A metric's first and last value in a run, and its lowest."""
+
+    first: float
+    last: float
+    lowest: float
+
+    @classmethod
+    def of(cls, name: str, lines: list[dict[str, Any]]) -> Change | None:
+        """The change of a metric over the logged lines; None where it was never measured."""
+        values = [line[name] for line in lines if line.get(name) is not None]
+        return cls(values[0], values[-1], min(values)) if values else None
+
+
+def _print(trained: Trained, changes: dict[str, Change], sampling: dict[str, float]) -> None:
+    from bough.terminal import console
+
+    counters, out = trained.counters, console.out()
+    if loss := changes.get("loss"):
+        out.print(f"loss {loss.first:.4g} → {loss.last:.4g} in {plural(counters.step, 'step')}")
+    for name, shown in COMPARED.items():
+        if change := changes.get(name):
+            lowest = f" (lowest {change.lowest:.4g})" if name == "eval_loss" and change.lowest < change.last else ""
+            digits = 4 if name == "eval_loss" else 3
+            out.print(f"{shown} {change.first:.{digits}g} → {change.last:.{digits}g}{lowest}")
+    for line in _sampling_lines(sampling):
+        out.print(line)
+    shared = counters.tokens_raw / max(1, counters.tokens_computed)
+    computed = f"{counters.tokens_computed:,} computed, {shared:.1f}× fewer than without sharing"
+    out.print(f"{plural(counters.tokens_trained, 'token')} trained; {computed}")
+    out.print(f"weights in {trained.weights}", markup=False)
+
+
+def _sampling(lines: list[dict[str, Any]]) -> dict[str, float]:
+    """Where the time of an online run went, over all its batches; empty for other runs."""
+    batches = [line for line in lines if "batch_seconds" in line]
+    seconds = sum(batch["batch_seconds"] for batch in batches)
+    if not seconds:
+        return {}
+    means = (
+        *("sampling_share", "training_share", "overlap_share", "idle_share"),
+        *("sampled_tokens_per_s", "episodes_in_flight"),
+    )
+    return {
+        **{name: sum(batch.get(name, 0.0) * batch["batch_seconds"] for batch in batches) / seconds for name in means},
+        "staleness_mean": fmean(batch.get("staleness_mean", 0.0) for batch in batches),
+        "staleness_max": max(batch.get("staleness_max", 0) for batch in batches),
+        "calls_stale": batches[-1].get("calls_stale", 0),
+        "calls_off_policy": sum(batch.get("calls_off_policy", 0) for batch in batches),
+    }
+
+
+def _sampling_lines(sampling: dict[str, float]) -> Iterator[str]:
+    if not sampling:
+        return
+    both = f"{sampling['overlap_share']:.0%} both, " if sampling["overlap_share"] else ""
+    yield (
+        f"{sampling['sampling_share']:.0%} of the time sampling, {sampling['training_share']:.0%} training, "
+        f"{both}{sampling['idle_share']:.0%} idle"
+    )
+    yield (
+        f"{sampling['sampled_tokens_per_s']:,.0f} tokens/s sampled over the whole run, "
+        f"{sampling['episodes_in_flight']:.3g} episodes in flight"
+    )
+    if sampling["staleness_max"] or sampling["calls_stale"]:
+        yield (
+            f"staleness {sampling['staleness_mean']:.2g} batches on average, {sampling['staleness_max']} at most; "
+            f"{plural(sampling['calls_stale'], 'call')} dropped as too old"
+        )
+    if sampling["calls_off_policy"]:
+        yield f"{plural(sampling['calls_off_policy'], 'call')} sampled with top_p, top_k or min_p: slightly off-policy"
+
+
+def _json(trained: Trained, changes: dict[str, Change], sampling: dict[str, float]) -> dict[str, Any]:
+    counters = trained.counters
+    return {
+        "weights": str(trained.weights),
+        "steps": counters.step,
+        "metrics": {name: {"first": change.first, "last": change.last} for name, change in changes.items()},
+        "best_eval_loss": counters.best_loss,
+        "tokens_trained": counters.tokens_trained,
+        "tokens_computed": counters.tokens_computed,
+        "tokens_without_sharing": counters.tokens_raw,
+        "ledgers": trained.ledgers,
+    } | ({"sampling": sampling} if sampling else {})
