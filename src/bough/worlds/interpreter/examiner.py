@@ -96,7 +96,7 @@ def examine(
         marks, failed = [False for _, counts in tests if counts], _said(error)
         tests = []
     for source, counts in tests:
-        guards.asserts = guards.empty_loops = 0
+        guards.begin()
         why = _failing(program, rewriter, source, space, min(limits_s[0], end - time.monotonic()))
         if counts and why is None and guards.asserted_nothing:
             why = f"{source.strip()[:300]}  # nothing was asserted"
@@ -160,6 +160,10 @@ class Guards:
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self.begin()
+
+    def begin(self) -> None:
+        """Begins a statement."""
         self.asserts = self.empty_loops = 0
         self.running: set[int] = set()
 
@@ -334,10 +338,11 @@ class _Rewriter(ast.NodeTransformer):
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
         """`k = f(values)` may also change values if the tests look at `values[:k]`."""
         call = node.value
-        given = [getattr(part, "id", "") for part in call.args] if isinstance(call, ast.Call) else []
-        bounded = any((name, root(node.targets[0])) in self.bounds for name in given)
         self.generic_visit(node)
-        if bounded and isinstance(call, ast.Call):
+        if not isinstance(call, ast.Call):
+            return node
+        given = (*call.args, *(word.value for word in call.keywords))
+        if any((root(part), root(node.targets[0])) in self.bounds for part in given):
             call.func = _guard("changing", call.func)
         return node
 

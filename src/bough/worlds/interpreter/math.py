@@ -227,7 +227,8 @@ def _spelled_alike(answer: str, gold: str) -> tuple[str, str]:
     `\\pm 2` and `2 \\text{ and } -2` are `2, -2`; `x > 3` is `(3, \\infty)`.
     """
     one, other = _plain(answer), _plain(gold)
-    if bool(_INTERVAL.fullmatch(one)) != bool(_INTERVAL.fullmatch(other)):
+    # A reference such as (1,3) may be a point.
+    if _INTERVAL.fullmatch(one) or (_INTERVAL.fullmatch(other) and re.search(r"\\infty|[\[\]]", other)):
         return _as_interval(one) or answer, _as_interval(other) or gold
     lists = [_LISTING.search(text) or "," in _BRACKETED.sub("", _THOUSANDS.sub("", text)) for text in (one, other)]
     if all(lists) and bool(_LISTING.search(one)) != bool(_LISTING.search(other)):

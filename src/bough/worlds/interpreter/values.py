@@ -40,19 +40,23 @@ MADE: dict[str, Callable[[list[Any]], Any]] = {
     "dict_values": lambda parts: dict(enumerate(parts)).values(),
     "dict_items": lambda parts: dict(parts).items(),
 }
-# Written as text that their type parses.
-TEXTS: dict[str, Callable[[str], Any]] = {
-    "int": lambda text: int(text, 16),
-    "float": float,
-    "complex": complex,
-    "bytes": bytes.fromhex,
-    "bytearray": bytearray.fromhex,
-    "Decimal": Decimal,
-    "Fraction": Fraction,
-    "date": datetime.date.fromisoformat,
-    "time": datetime.time.fromisoformat,
-    "datetime": datetime.datetime.fromisoformat,
-    "timedelta": lambda text: datetime.timedelta(microseconds=int(text)),
+# Written as text: the type, how it is written, and how it is read. A subclass counts as the first type that fits.
+TEXTS: dict[str, tuple[type[Any], Callable[[Any], str], Callable[[str], Any]]] = {
+    "int": (int, hex, lambda text: int(text, 16)),
+    "float": (float, float.__str__, float),
+    "complex": (complex, complex.__str__, complex),
+    "bytes": (bytes, bytes.hex, bytes.fromhex),
+    "bytearray": (bytearray, bytearray.hex, bytearray.fromhex),
+    "Decimal": (Decimal, Decimal.__str__, Decimal),
+    "Fraction": (Fraction, Fraction.__str__, Fraction),
+    "datetime": (datetime.datetime, datetime.datetime.isoformat, datetime.datetime.fromisoformat),
+    "date": (datetime.date, datetime.date.isoformat, datetime.date.fromisoformat),
+    "time": (datetime.time, datetime.time.isoformat, datetime.time.fromisoformat),
+    "timedelta": (
+        datetime.timedelta,
+        lambda value: str(value // datetime.timedelta(microseconds=1)),
+        lambda text: datetime.timedelta(microseconds=int(text)),
+    ),
 }
 ABSENT = object()
 DTYPE = re.compile(r"[<>|=][biufcU]\d{1,4}")
@@ -137,7 +141,7 @@ def decoded(
         if made[place] is not ABSENT:
             continue
         if tag in TEXTS:
-            made[place] = TEXTS[tag](parts[0])
+            made[place] = TEXTS[tag][2](parts[0])
         elif tag == "array":
             import numpy
 
@@ -217,8 +221,9 @@ def _entry(value: Any, classes: Mapping[str, Any], special: Special | None) -> t
         return "class", [Raw(name), Raw([str(key) for key in vars(value)]), *vars(value).values()]
     if kind.__module__ == "numpy" and name == "ndarray" and DTYPE.fullmatch(value.dtype.str):
         return "array", [Raw(value.dtype.str), Raw(list(value.shape)), *value.ravel().tolist()]
-    if (text := _text(value)) is not None:
-        return text[0], [Raw(text[1])]
+    for tag, (base, shown, _) in TEXTS.items():
+        if isinstance(value, base):
+            return tag, [Raw(str(shown(value)))]
     if kind is range:
         return "range", [value.start, value.stop, value.step]
     if name in MADE and name.startswith("dict_"):
@@ -236,27 +241,6 @@ def _entry(value: Any, classes: Mapping[str, Any], special: Special | None) -> t
     if found is None:
         raise ValueRefusedError(f"{kind.__qualname__} is not a plain value")
     return found[0], [Raw(found[1])]
-
-
-def _text(value: Any) -> tuple[str, str] | None:
-    if type(value) is int:
-        return "int", hex(value)
-    if isinstance(value, datetime.timedelta):
-        return "timedelta", str(value // datetime.timedelta(microseconds=1))
-    moments: tuple[type[Any], ...] = (datetime.datetime, datetime.date, datetime.time)
-    for base in moments:
-        if isinstance(value, base):
-            return base.__name__, str(value.isoformat())
-    for base in (bytes, bytearray):
-        if isinstance(value, base):
-            return base.__name__, str(value.hex())
-    numbers: dict[type[Any], Any] = {
-        float: float.__str__, complex: complex.__str__, Decimal: Decimal.__str__, Fraction: Fraction.__str__,
-    }  # fmt: skip
-    for number, shown in numbers.items():
-        if isinstance(value, number):
-            return number.__name__, str(shown(value))
-    return None
 
 
 def _shell(entry: list[Any], classes: Mapping[str, Any]) -> Any:
