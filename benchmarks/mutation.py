@@ -46,11 +46,11 @@ MODULES = {
     ],
     "methods/kto": ["tests/methods/test_kto.py", "tests/methods/test_base.py"],
     "methods/sft": [f"tests/methods/test_{name}.py" for name in ("sft", "base", "call_source")],
-    "trees/build": ["tests/trees/test_build.py", "tests/trees/test_partition.py"],
+    "trees/build": ["tests/trees/test_build.py"],
     "trees/pack": ["tests/trees/test_pack.py", "tests/trees/test_forest.py"],
     "trees/attend": ["tests/trees/test_attend.py"],
-    "trees/recurrent": ["tests/trees/test_segments.py", "tests/trees/test_recurrent.py"],
-    "trees/mixers": ["tests/trees/test_layers.py", "tests/trees/test_kernels.py", *HYBRIDS],
+    "trees/recurrent": ["tests/trees/test_recurrent.py"],
+    "trees/mixers": ["tests/trees/test_mixers.py", *HYBRIDS],
     "evaluation/intervals": [
         f"tests/evaluation/test_{name}.py" for name in ("distributions", "intervals", "sequential")
     ],

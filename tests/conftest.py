@@ -132,7 +132,7 @@ SLOWEST = (
     "training/test_interrupts.py",
     "test_cli.py",
     "report/viewer/test_renderer.py",
-    "online/test_vllm_sampler.py",
+    "online/test_vllm.py",
     "engines/local/test_paths.py",
     "experiments/test_spread.py",
     "commands/test_evaluate.py",

@@ -191,3 +191,16 @@ def test_a_flat_file_of_all_settings_is_read_as_a_nested_one(name: str, tmp_path
     (tmp_path / "flat.yaml").write_text(yaml.safe_dump(config.flat_dump()))
     (tmp_path / "nested.yaml").write_text(config.to_yaml())
     assert config_class.load(tmp_path / "flat.yaml") == config_class.load(tmp_path / "nested.yaml") == config
+
+
+@pytest.mark.parametrize("given", [{"watch_drop": 0.2}, {"watch": {"drop": 0.2}}])
+def test_a_setting_of_an_earlier_version_is_said_to_be_gone(given: dict[str, Any]):
+    with pytest.raises(InputError, match=r"watch[_.]drop was removed: the watch has fixed limits; --no-watch"):
+        table.command("grpo").config(environment="household", max_steps=1, **given)
+
+
+@pytest.mark.parametrize("name", list(table.TABLE))
+def test_help_explains_at_most_40_settings(name: str):
+    command = table.command(name)
+    assert set(command.essential) <= leaves(command.config).keys()
+    assert len(command.essential or leaves(command.config)) <= 40

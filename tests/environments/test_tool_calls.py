@@ -9,9 +9,9 @@ import pytest
 import bough
 from bough.chat import tool_calls
 from bough.environments.base import MAX_TEXT, Observation
-from bough.environments.isolated import Isolated
 from bough.environments.tools import ToolEnvironment, ToolError
 from bough.types import Message, Task, ToolCall
+from tests.environments.adapters import playing
 from tests.environments.adapters.playing import ScriptedAgent, collected, problems
 
 released = threading.Event()
@@ -71,14 +71,7 @@ def call(name: str, **arguments: Any) -> str:
 
 
 def played(*replies: str, environment_class: type[ToolEnvironment] = Shop, timeout_s: float = 60) -> list[Observation]:
-    async def play() -> list[Observation]:
-        environment = Isolated(environment_class, Task(id="t"), step_timeout_s=timeout_s)
-        try:
-            return [await environment.start(), *[await environment.step(reply) for reply in replies]]
-        finally:
-            await environment.close()
-
-    return asyncio.run(play())
+    return playing.played(environment_class, Task(id="t"), *replies, timeout_s=timeout_s)
 
 
 def test_public_methods_are_the_tools_and_a_text_is_the_start():

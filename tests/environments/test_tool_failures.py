@@ -15,11 +15,11 @@ from bough.config.groups import LimitsConfig
 from bough.environments import tools
 from bough.environments.base import EnvironmentFailedError, Observation
 from bough.environments.check import check
-from bough.environments.isolated import Isolated
 from bough.environments.tools import ToolEnvironment, is_infrastructure, raised_in, tool
 from bough.rollouts.collect import collect
 from bough.rollouts.runner import LocalRunner, attempts
 from bough.types import Message, Task, ToolCall, Trajectory
+from tests.environments.adapters import playing
 from tests.rollouts.players import Script
 
 LIBRARY = "a client's own error"
@@ -139,15 +139,7 @@ def said(name: str, **arguments: Any) -> Message:
 
 
 def stepped(*replies: Message | str, timeout_s: float = 60.0) -> list[Observation]:
-    async def play() -> list[Observation]:
-        environment = Isolated(Shop, Task(id="t"), step_timeout_s=timeout_s)
-        try:
-            await environment.start()
-            return [await environment.step(reply) for reply in replies]
-        finally:
-            await environment.close()
-
-    return asyncio.run(play())
+    return playing.played(Shop, Task(id="t"), *replies, timeout_s=timeout_s)[1:]
 
 
 @pytest.mark.parametrize("name", CAUSED)

@@ -7,10 +7,10 @@ import pytest
 from bough.chat import tool_calls
 from bough.cli import main
 from bough.environments.base import Observation
-from bough.environments.isolated import Isolated
 from bough.environments.tools import ToolEnvironment, ToolError, tool
 from bough.errors import InputError
 from bough.types import Message, Task, ToolCall
+from tests.environments.adapters import playing
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tool_environment.py"
 
@@ -66,14 +66,7 @@ def said(*calls: ToolCall) -> Message:
 
 
 def played(*replies: Message | str, environment_class: type[ToolEnvironment] = Counter) -> list[Observation]:
-    async def play() -> list[Observation]:
-        environment = Isolated(environment_class, Task(id="t"))
-        try:
-            return [await environment.start(), *[await environment.step(reply) for reply in replies]]
-        finally:
-            await environment.close()
-
-    return asyncio.run(play())
+    return playing.played(environment_class, Task(id="t"), *replies)
 
 
 def test_the_tools_are_offered_at_the_start_in_the_order_they_are_written():

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from bough.config.run_folder import MetricsFile
@@ -18,10 +19,12 @@ from bough.experiments import generation as generations
 from bough.experiments.evolve import Evolved, evolve, opened
 from bough.experiments.generation import Generation, Individual
 from bough.experiments.lessons import RecordLessons
-from bough.experiments.members import Trainees
+from bough.experiments.members import Trainees, _population
+from bough.methods.sft import SFTConfig
 from bough.models.resolve import resolve
 from bough.types import Call
 from tests.experiments.small import SETTINGS, config, pairs, pairs_file
+from tests.policy.families import make
 
 ADAPTER = "adapter_model.safetensors"
 
@@ -227,3 +230,11 @@ def test_members_with_the_same_settings_are_told(tmp_path: Path, caplog: pytest.
 def test_a_dropout_that_the_start_adapter_does_not_have_is_refused(tmp_path: Path, whole: Evolved):
     with pytest.raises(InputError, match=r"has lora_dropout 0\.0, and members keep it"):
         evolve(config(tmp_path, model=str(whole.weights), set={"lora_dropout": 0.3}))
+
+
+def test_a_load_balancing_loss_that_would_be_left_out_is_refused(tmp_path: Path):
+    make("mixtral").save_pretrained(tmp_path)  # its config asks for one
+    settings = {"train_file": Path("a.jsonl"), "model": str(tmp_path), "token_budget": 512}
+    with pytest.raises(InputError, match=r"router_aux_loss_coef is 0\.001, .*: --set router_aux_loss_coef=0"):
+        _population(SFTConfig(**settings), torch.device("cpu"))
+    assert _population(SFTConfig(**settings, router_aux_loss_coef=0.0), torch.device("cpu")).policy.routers

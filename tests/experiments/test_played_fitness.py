@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import bough
 from bough import Environment, Observation, Task
 from bough.config.groups import SamplingConfig
 from bough.errors import InputError
-from bough.evaluation.intervals import wilson
+from bough.evaluation.intervals import mean_interval, rate_interval, wilson
 from bough.experiments import fitness
 from bough.experiments.evolve_settings import EvolveConfig
 from bough.experiments.generation import Generation, Score, on_common_tasks
@@ -199,3 +200,25 @@ def test_a_run_folder_is_found_again_under_its_absolute_path(tmp_path: Path, mon
 def test_settings_that_contradict_each_other_are_refused(changes: dict[str, Any], said: str):
     with pytest.raises(InputError, match=said):
         EvolveConfig(train_file="pairs.jsonl", environment="household", **changes)
+
+
+class Families(WriteLetter):
+    """Three tasks of one family, then others."""
+
+    @classmethod
+    def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> Iterator[Task]:
+        families = {number: {"family": 1} if number < 3 else {} for number in range(12)}
+        return (Task(id=f"{split}-{number}", data={"letter": "e", **more}) for number, more in families.items())
+
+
+def test_tasks_of_one_family_count_as_one(tmp_path: Path):
+    config = EvolveConfig(train_file="pairs.jsonl", environment="Families", eval_tasks=6)
+    (tmp_path / "generation-00000" / "a").mkdir(parents=True)
+    with closing(Scripted(config, Families)) as players:
+        found = fitness.PlayedFitness(config, players, tmp_path / "rollouts")  # type: ignore[arg-type]
+        score = found.of(Generation(tmp_path / "generation-00000", 0, trained=True))["a"]
+    values = {id: float(int(id[6]) < 3) for id in score.values}  # only the family succeeds
+    uneven = replace(score, values=values)
+    assert len(values) == 6 and uneven.fitness == 1 / 4
+    assert uneven.interval() == rate_interval([1.0, 0.0, 0.0, 0.0], 6)
+    assert replace(uneven, rate=False).interval() == mean_interval([1.0, 0.0, 0.0, 0.0])

@@ -8,15 +8,18 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from bough import Environment, Task
+from bough import Environment, Message, Task, Trajectory, Turn
+from bough.data.writer import Writer
 from bough.environments.adapters.names import seeded_tasks
 from bough.environments.registry import own_agent
 from bough.environments.tasks import is_for_training
 from bough.errors import InputError
-from bough.experiments.evolve_settings import EvolveConfig
+from bough.experiments.evolve_settings import EvolveConfig, trained_by
 from bough.experiments.fitness import PlayedFitness
-from bough.experiments.generation import Generation
+from bough.experiments.generation import Generation, read_records
 from bough.experiments.lessons import GroupLessons
+from bough.experiments.members import method_of
+from bough.policy.load import load_call_builder
 from bough.worlds.functions import benchmark
 from tests.commands.letters import WriteLetter
 from tests.experiments.test_played_fitness import OneSplit, Scripted
@@ -67,7 +70,9 @@ def answers(folder: Path) -> dict[str, Any]:
 
 def task_files(folder: Path) -> dict[str, Any]:
     for name, begin in (("tasks", 0), ("test", 150)):  # 50 tasks are in both
-        rows = [{"id": f"t-{number}", "data": {"letter": "e"}} for number in range(begin, begin + 200)]
+        rows = [
+            {"id": f"t-{number}", "data": {"letter": "e", "number": number}} for number in range(begin, begin + 200)
+        ]
         (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     files = {"task_file": folder / "tasks.jsonl", "test_task_file": folder / "test.jsonl"}
     return {"environment": WriteLetter, **files}
@@ -151,3 +156,38 @@ def test_tasks_of_one_family_are_on_one_side():
     families = [[Task(id=f"{name}{n}", data={"family": name}) for n in range(4)] for name in "abcdefghijklmnop"]
     sides = [{is_for_training(task) for task in family} for family in families]
     assert all(len(side) == 1 for side in sides) and {True, False} == set().union(*sides)
+
+
+@pytest.mark.parametrize("content", ["content", "family"])
+def test_tasks_of_a_file_with_the_same_content_or_family_are_on_one_side(content: str, tmp_path: Path):
+    for file, copy in (("tasks", "a"), ("tasks", "b"), ("test", "c")):
+        rows = [{"id": f"{copy}{number}", "data": {content: f"{number}", "letter": "e"}} for number in range(40)]
+        with (tmp_path / f"{file}.jsonl").open("a") as opened_file:
+            opened_file.writelines(f"{json.dumps(row)}\n" for row in rows)
+    files = {"task_file": tmp_path / "tasks.jsonl", "test_task_file": tmp_path / "test.jsonl"}
+    with ExitStack() as stack:
+        fitness, lessons = opened(stack, tmp_path, {"environment": WriteLetter, **files, "generations": 1})
+        learnt = {task.data[content] for task in lessons._tasks(0, 8)}
+        selected = {task.data[content] for task in fitness._selection_tasks(0)}
+        test = {task.data[content] for task in fitness._test_tasks(1, 1)}
+    assert learnt and selected and test
+    assert not learnt & selected and not test & (learnt | selected)
+
+
+@pytest.mark.parametrize("data", ["a file", "records"])
+def test_members_are_not_selected_or_measured_on_the_tasks_of_their_training_file(data: str, tmp_path: Path):
+    tasks = list(Numbered.tasks(None, seed=3))[:10] + list(Numbered.tasks(None, split="unseen", seed=3))[:5]
+    said = [Turn(reply=Message(role="assistant", content="e"))]
+    start = [Message(role="user", content="Write e.")]
+    records = [Trajectory(id=task.id, task=task, start=start, turns=said) for task in tasks]
+    with Writer(tmp_path / "train.jsonl") as writer:
+        for record in records:
+            writer.write(record)
+    config = EvolveConfig(method="sft", environment="Numbered", seed=3, train_file=tmp_path / "train.jsonl")
+    builder = load_call_builder("tiny", None, max_length=None, stride=0.5)
+    given = iter(records) if data == "records" else None
+    found = read_records(config, method_of(trained_by(config, {})), builder, given)
+    with closing(Scripted(config, Numbered, found.tasks)) as players:
+        fitness = PlayedFitness(config, players, tmp_path / "rollouts")  # type: ignore[arg-type]
+        used = [*fitness._selection_tasks(0), *fitness._test_tasks(1, 1)]
+    assert len(used) == 2 * config.fitness.tasks and not {task.id for task in used} & {task.id for task in tasks}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.online.test_shared_source import LETTERS, assert_same
+from tests.online.test_source import LETTERS, assert_same
 from tests.training.pair import told
 
 ROOT = Path(__file__).parents[2]

@@ -439,8 +439,8 @@ def test_a_divergence_from_weights_that_are_gone_is_refused_before_playing(tmp_p
 
 
 def test_held_out_tasks_come_from_a_file_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    for name in ("train", "held-out"):
-        tasks = [{"id": f"{name}-{number}", "data": {"number": number}} for number in range(4)]
+    for first, name in enumerate(("train", "held-out")):
+        tasks = [{"id": f"{name}-{number}", "data": {"number": 4 * first + number}} for number in range(4)]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
     played = note_what_is_played(monkeypatch)
     files = {"task_file": tmp_path / "train.jsonl", "eval_task_file": tmp_path / "held-out.jsonl"}
@@ -452,12 +452,14 @@ def test_held_out_tasks_come_from_a_file_of_their_own(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("from_files", [True, False], ids=["files", "splits"])
 def test_held_out_tasks_are_not_trained_on(from_files: bool, tmp_path: Path):
-    """Where both come from the same tasks, training goes without those that are held out."""
+    """Where both come from the same tasks, under whatever ids, training goes without those that are held out."""
     shared: dict[str, Any] = {"split": "train", "eval_split": "train"}
     if from_files:
-        rows = [json.dumps({"id": f"train-{number}", "data": {"number": number}}) + "\n" for number in range(8)]
         for name, count in (("tasks", 8), ("held-out", 3)):
-            (tmp_path / f"{name}.jsonl").write_text("".join(rows[:count]))
+            rows = [
+                json.dumps({"id": f"{name}-{number}", "data": {"number": number}}) + "\n" for number in range(count)
+            ]
+            (tmp_path / f"{name}.jsonl").write_text("".join(rows))
         shared = {"task_file": tmp_path / "tasks.jsonl", "eval_task_file": tmp_path / "held-out.jsonl"}
     train_grpo(settings(tmp_path / "run", max_steps=2, eval_every=1, eval_tasks=3, **shared))
     learnt = {group.task.data["number"] for number in range(2) for group in batch(tmp_path / "run", number)}

@@ -23,7 +23,7 @@ from bough.rollouts.ray_weights import Publisher, Subscriber, Version, copy_weig
 from bough.rollouts.runner import LocalRunner, attempts
 from bough.types import Call, Trajectory
 from tests.online.letters import Corridor, Letters
-from tests.online.test_versions import settle
+from tests.online.test_cluster import settle
 from tests.rollouts.ray.test_weights import Shelf
 
 

@@ -2,11 +2,12 @@ import json
 
 import pytest
 import torch
+import transformers
 
 from bough.errors import InputError
 from bough.policy.adapters import Lora, add_actor
 from bough.policy.policy import Policy
-from tests.policy.families import make
+from tests.policy.families import SHAPE, make
 from tests.trees.samples import call
 
 CALLS = [call([1, 2, 3], [4, 5]), call([1, 2, 3], [6])]
@@ -59,6 +60,38 @@ def test_nothing_is_dropped_out_or_blurred(family, noise, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config | noise))
     policy = Policy.load(str(tmp_path), device="cpu").train()
     torch.testing.assert_close(policy.logprobs(CALLS), Policy(model).logprobs(CALLS))
+
+
+DBRX = {
+    "attn_config": {"attn_pdrop": 0.5, "kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0},
+    "ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2, "moe_jitter_eps": 0.5},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("DbrxConfig", {"d_model": 32, "n_heads": 4, "n_layers": 1, "vocab_size": 200, "max_seq_len": 64} | DBRX),
+        # The larger its "noise", the more experts training draws from.
+        ("PhimoeConfig", SHAPE | {"num_hidden_layers": 1, "num_local_experts": 8, "router_jitter_noise": 9.0}),
+        # In eval mode it divides weights, and not those of adapters beside them.
+        ("RwkvConfig", {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 4, "rescale_every": 1}),
+    ],
+)
+def test_training_computes_what_sampling_does_where_a_model_has_its_own_way_to_differ(kind, settings, tmp_path):
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, kind)(**settings))
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data.normal_(0, 0.1)
+    model.save_pretrained(tmp_path)
+    policy = Policy.load(str(tmp_path), device="cpu", lora=Lora(r=2))
+    for name, parameter in policy.named_parameters():
+        if "lora_B" in name:
+            parameter.data.normal_()
+    with torch.no_grad():
+        sampled, trained = policy.eval().logprobs(CALLS), policy.train().logprobs(CALLS)
+    torch.testing.assert_close(trained, sampled)
 
 
 def test_gradient_checkpointing_is_switched_on(folder):

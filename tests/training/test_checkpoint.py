@@ -1,9 +1,13 @@
 import json
 import logging
+import math
 import resource
 import shutil
 import struct
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +20,9 @@ from bough.errors import BoughError, InputError
 from bough.files import write_json
 from bough.models.resolve import file_digest
 from bough.training import checkpoint
-from bough.training.checkpoint import Counters
+from bough.training.checkpoint import CheckpointWriter, Counters, checkpoints, snapshot
 from bough.training.optimizer import OptimizerState
+from tests.training.test_loop import trainer
 
 FILES = ["weights/model.safetensors", "weights/config.json", "optimizer.safetensors", "random.safetensors"]
 FILES += ["state.json", "files.json"]
@@ -405,3 +410,128 @@ def test_a_link_in_the_place_of_a_checkpoint_is_removed_and_its_target_stays(tmp
         save(folder, step, model, torch.optim.AdamW(model.parameters()))
     assert sorted(path.name for path in folder.iterdir()) == ["step-00000002", "step-00000003"]
     assert [path.name for path in mine.iterdir()] == ["precious"]
+
+
+FULL = Counters(step=3, best_loss=1.5, levels=[0, 1], loss_scale={"scale": 65536.0, "growth_interval": 2000})
+
+
+def test_counters_are_read_back_as_they_were():
+    found = Counters.from_json(asdict(FULL))
+    assert found == FULL
+    assert isinstance(found.loss_scale["growth_interval"], int)  # a scaler takes nothing else
+
+
+def test_only_a_finite_loss_below_the_best_resets_the_count_of_evaluations_without_gain():
+    counters = Counters()
+    assert [counters.count_evaluation(loss) for loss in (2.0, 2.0, math.nan, 1.5, math.inf)] == [
+        True, False, False, True, False
+    ]  # fmt: skip
+    assert (counters.best_loss, counters.evaluations_without_gain) == (1.5, 1)
+
+
+def write(folder: Path, weights: dict[str, torch.Tensor]) -> None:
+    folder.mkdir()
+    save_file(weights, folder / "model.safetensors")
+
+
+def fail() -> None:
+    raise BoughError("the disk is full")
+
+
+def test_the_caller_goes_on_while_it_is_written_and_the_next_waits():
+    may_end, done = threading.Event(), list[str]()
+
+    def slow() -> None:
+        may_end.wait(30)
+        done.append("first")
+
+    with CheckpointWriter() as writer:
+        writer.begin(slow)
+        writer.check()
+        assert done == []
+        threading.Timer(0.2, may_end.set).start()
+        writer.begin(lambda: done.append("second"))
+        assert done[0] == "first"
+    assert done == ["first", "second"]
+
+
+def test_a_failure_is_raised_once_by_whatever_comes_next():
+    for ask in (CheckpointWriter.check, CheckpointWriter.wait, lambda writer: writer.begin(lambda: None)):
+        writer = CheckpointWriter()
+        writer.begin(fail)
+        writer._thread.submit(lambda: None).result()
+        with pytest.raises(BoughError, match="the disk is full"):
+            ask(writer)
+        writer.check()
+    with pytest.raises(BoughError, match="the disk is full"), CheckpointWriter() as writer:
+        writer.begin(fail)
+
+
+def test_after_an_interrupt_of_the_wait_it_is_still_waited_for_in_the_end(monkeypatch: pytest.MonkeyPatch):
+    """Otherwise the run's folder would be free for others while a checkpoint is written there."""
+    may_end, done = threading.Event(), list[str]()
+
+    def slow() -> None:
+        may_end.wait(30)
+        done.append("written")
+
+    def interrupted(_: Future[Any]) -> None:
+        monkeypatch.undo()
+        may_end.set()
+        raise KeyboardInterrupt
+
+    writer = CheckpointWriter()
+    writer.begin(slow)
+    monkeypatch.setattr(Future, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt), writer:
+        writer.wait()
+    assert done == ["written"]
+
+
+def test_an_error_that_ends_the_run_is_not_hidden(caplog: pytest.LogCaptureFixture):
+    writer = CheckpointWriter()
+    writer.begin(fail)
+    with pytest.raises(KeyError), writer:
+        raise KeyError
+    assert "the disk is full" in caplog.text
+
+
+def test_a_snapshot_does_not_change_and_tied_weights_stay_one():
+    layer = nn.Linear(2, 2)
+    copy = snapshot({"a": layer.weight, "b": layer.weight, "c": layer.bias, "none": torch.empty(0)})
+    before = layer.weight.detach().clone()
+    with torch.no_grad():
+        layer.weight.add_(1)
+    assert torch.equal(copy["a"], before) and copy["a"] is copy["b"] and copy["c"] is not copy["a"]
+
+
+def test_a_checkpoint_has_the_weights_of_its_step_though_training_went_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The first checkpoint is written only when step 2 has changed the weights."""
+    held, really = threading.Event(), checkpoint.save
+
+    def late(*arguments: Any, **more: Any) -> Any:
+        assert held.wait(60)
+        return really(*arguments, **more)
+
+    monkeypatch.setattr(checkpoint, "save", late)
+    slow, plain = (trainer(tmp_path / name, save_steps=1, max_steps=2) for name in ("slow", "plain"))
+    slow.save = plain.save = write
+    slow.optimizer.register_step_post_hook(lambda *_: held.set() if slow.counters.step == 1 else None)
+    slow.train()
+    monkeypatch.setattr(checkpoint, "save", really)
+    plain.train()
+    slow_files, plain_files = (
+        [(found.path / "files.json").read_bytes() for found in checkpoints(tmp_path / name / "checkpoints")]
+        for name in ("slow", "plain")
+    )
+    assert slow_files == plain_files and len(plain_files) == 2 and b"model.safetensors" in plain_files[0]
+
+
+def test_a_full_disk_ends_the_run_with_its_own_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    broken = trainer(tmp_path, save_steps=1)
+    monkeypatch.setattr(checkpoint, "save", lambda *_, **__: fail())
+    with pytest.raises(BoughError, match="the disk is full"):
+        broken.train()
+    assert broken.counters.step <= 2 and not (tmp_path / "final").exists()

@@ -2,10 +2,14 @@
 
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from bough.config.run_folder import MetricsFile
+from bough.errors import InputError
 from bough.methods.dpo import DPO, DPOConfig, Preference
 from bough.methods.grpo import GRPO, GRPOConfig
 from bough.methods.sft import SFT, Demonstration, SFTConfig
@@ -14,8 +18,10 @@ from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 from bough.policy.reference import Reference
 from bough.training.method import Example
-from bough.training.step import Step
+from bough.training.plan import Batch
+from bough.training.step import PackedBatch, Step, Updater
 from bough.types import Call
+from tests.training.test_loop import trainer
 
 FILE = Path("a.jsonl")
 
@@ -131,3 +137,95 @@ def test_no_row_keeps_the_graph_of_the_row_before(policy: Policy, monkeypatch: p
     monkeypatch.setattr(SFT_METHOD, "loss", loss)
     Step(policy, SFT_METHOD, SFT_METHOD.parts(DEMONSTRATION), budget=16).run(10.0, None, backward=True)
     assert len(alive) > 1 and not any(alive)
+
+
+def test_a_guarded_update_changes_nothing_where_it_is_told_so(monkeypatch: pytest.MonkeyPatch):
+    adamw = torch.optim.AdamW
+    monkeypatch.setattr(torch.optim, "AdamW", lambda groups, lr, fused: adamw(groups, lr=lr, fused=True))
+    weight = nn.Parameter(torch.ones(3, 2))
+    updater = Updater(Single(weight), SFTConfig(train_file=Path("a"), use_lora=False))
+    assert updater.guarded
+    updater.set_learning_rate(0, 1)
+    for broken in (False, True):
+        before = weight.detach().clone()
+        weight.grad = torch.ones_like(weight)
+        updater.clip()
+        updater.apply(torch.tensor(broken))
+        assert torch.equal(weight, before) == broken and weight.grad is None
+    assert float(updater.optimizer.state[weight]["step"]) == 1.0
+
+
+@pytest.mark.parametrize(("settings", "guarded"), [({"fp16": True}, False), ({"shard": True}, False), ({}, True)])
+def test_an_update_is_guarded_where_the_optimizer_is_fused_alone(
+    settings: dict[str, bool], guarded: bool, monkeypatch: pytest.MonkeyPatch
+):
+    policy, config = Single(nn.Parameter(torch.ones(2, 2))), SFTConfig(train_file=Path("a"), **settings)
+    assert not Updater(policy, config).guarded
+    adamw = torch.optim.AdamW
+    monkeypatch.setattr(torch.optim, "AdamW", lambda groups, lr, fused: adamw(groups, lr=lr, fused=True))
+    assert Updater(policy, config).guarded == guarded
+
+
+def test_gradients_may_overflow_down_to_a_loss_scale_of_one():
+    policy = Single(nn.Parameter(torch.ones(2, 2)))
+    scaled = Updater(policy, SFTConfig(train_file=Path("a"), fp16=True))
+    for scale, may in ((65536.0, True), (1.0, True), (0.5, False)):
+        scaled.scaler.load_state_dict(scaled.scaler.state_dict() | {"scale": scale})
+        assert scaled.may_overflow == may
+    assert not Updater(policy, SFTConfig(train_file=Path("a"))).may_overflow
+
+
+class Single(nn.Module):
+    """One weight."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+
+def losses(folder: Path) -> list[float]:
+    return [line["loss"] for line in MetricsFile.read(folder / "metrics.jsonl")]
+
+
+def test_packing_ahead_changes_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    ahead, plain = trainer(tmp_path / "ahead"), trainer(tmp_path / "plain")
+    ahead.train()
+    monkeypatch.setattr(type(plain.source), "knows", lambda *_: False)
+    plain.train()
+    assert losses(tmp_path / "ahead") == losses(tmp_path / "plain") and len(losses(tmp_path / "plain")) == 4
+    assert all(map(torch.equal, ahead.policy.parameters(), plain.policy.parameters()))
+
+
+def test_a_batch_that_was_packed_for_another_budget_is_packed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    found, budgets = trainer(tmp_path), list[int]()
+    rows = found.policy.rows
+
+    def noted(*arguments: Any, budget: int, **more: Any) -> Any:
+        budgets.append(budget)
+        return rows(*arguments, budget=budget, **more)
+
+    monkeypatch.setattr(found.policy, "rows", noted)
+    batch = found.packer.batch(0, 512)
+    assert isinstance(batch, Batch) and not isinstance(batch, PackedBatch)
+    found.counters.budget = 256  # memory ran out in step 1
+    later = found.packer.batch(1, 256)
+    assert isinstance(later, PackedBatch) and later.budget == 512 and budgets == [512]
+    found._step(later)
+    assert budgets == [512, 256]
+
+
+def test_a_batch_that_cannot_be_packed_fails_at_its_own_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    found = trainer(tmp_path)
+    batch = found.source.batch
+
+    def broken(step: int) -> Any:
+        if step == 1:
+            raise InputError("token ids beyond the vocabulary")
+        return batch(step)
+
+    monkeypatch.setattr(found.source, "batch", broken)
+    with pytest.raises(InputError, match="beyond the vocabulary"):
+        found.train()
+    assert found.counters.step == 1 and len(losses(tmp_path)) == 1

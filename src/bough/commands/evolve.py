@@ -154,5 +154,12 @@ COMMANDS = {
             reads_by_method={"sft": "demonstrations", "grpo": None},
             instead="mixture",
         ),
+        essential=(
+            *("recipe", "method", "model", "train_file", "mixture", "mixture_weights", "eval_file", "test_file"),
+            *("set", "mutate", "population_size", "generations", "steps", "halving", "tournament_size", "elitism"),
+            *("output_dir", "resume", "overwrite", "seed", "as_json", "metric", "environment", "options", "split"),
+            *("eval_tasks", "temperature", "max_new_tokens", "max_turns", "concurrency", "rewards"),
+            *("max_updates", "max_tokens", "max_minutes", "cluster", "workers", "report_to"),
+        ),
     ),
 }

@@ -198,8 +198,6 @@ ALWAYS_ON = {
     "chunk_long_trajectories": "a long prompt always drops its oldest steps",
 }
 STEP_LEVEL = "step_level_advantage"
-# Settings of earlier versions, and why they went.
-REMOVED: dict[str, str] = {}
 
 
 def translate(values: Mapping[str, Any], fields: Collection[str]) -> tuple[dict[str, Any], dict[str, str]]:

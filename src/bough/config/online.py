@@ -193,26 +193,6 @@ class WatchConfig(Config):
         description="pause when reward rises while held-out success falls, lengths run away or entropy collapses",
         json_schema_extra={"flag": "watch"},
     )
-    drop: float = Field(
-        0.15,
-        gt=0,
-        le=1,
-        description="held-out success may fall this far below its best",
-        json_schema_extra={"flag": "watch_drop"},
-    )
-    growth: float = Field(
-        3.0,
-        gt=1,
-        description="replies or episodes may grow or shrink by this factor",
-        json_schema_extra={"flag": "watch_growth"},
-    )
-    entropy: float = Field(
-        0.1,
-        ge=0,
-        lt=1,
-        description="entropy may fall to this share of its start",
-        json_schema_extra={"flag": "watch_entropy"},
-    )
     kl: float = Field(
         1.0,
         gt=0,

@@ -15,8 +15,8 @@ from typing import IO
 import zstandard
 from typing_extensions import Buffer
 
-# At most 32 MiB of text each.
-SMALL_PIECE = 1 << 10
+# At most 4 MiB of text each.
+SMALL_PIECE = 128
 # The limit of zstd itself without --long; the window is kept in memory while a frame is read.
 MAX_WINDOW = 128 << 20
 

@@ -147,19 +147,27 @@ def digest(task: Task) -> str:
     return text_digest(plain, size=8)
 
 
-def identity(task: Task) -> tuple[str, str]:
-    """What two tasks have in common that are the same, whichever split or file they come from."""
-    return task.id, digest(task)
+def identity(task: Task, *, by_content: bool = False) -> str:
+    """What two tasks have in common that are the same, whichever split or file they come from.
 
-
-def is_for_training(task: Task) -> bool:
-    """Whether a task is for training, where the same tasks serve training and selection: about half of them are.
-
-    A digest of its family or id decides, not the order, a seed or other tasks: neither a task nor a family is on
-    both sides.
+    Tasks of one family are the same. An environment's ids may fix the start of its tasks; the ids of a file
+    are its author's names, and with `by_content` they matter only where a task has nothing else.
     """
     family = task_family(task)
-    return int(text_digest(task.id if family is None else f"family {family}", size=8), 16) % 2 == 0
+    if family is not None:
+        return f"family {family}"
+    content = digest(task.model_copy(update={"environment": None}))
+    return content if by_content and (task.data or task.seed is not None) else f"{task.id} {content}"
+
+
+def is_for_training(task: Task, *, by_content: bool = False) -> bool:
+    """Whether a task is for training, where the same tasks serve training and selection: about half of them are.
+
+    A digest of its family, its id or (`by_content`) its content decides, not the order, a seed or other tasks:
+    no task, family or content is on both sides.
+    """
+    named = identity(task, by_content=by_content) if by_content or task_family(task) is not None else task.id
+    return int(text_digest(named, size=8), 16) % 2 == 0
 
 
 def task_family(task: Task) -> str | None:

@@ -56,14 +56,14 @@ def members_on_cluster(config: EvolveConfig, records: Records, notify: Notify) -
         pool = WorkerPool.on_ray(
             Part, made_of, plan, max_calls=max_calls, timeout_s=config.cluster.timeout_s, say=notify
         )
-        with closing(Actors(pool)) as actors, spread(config, actors) as members:
+        with closing(Actors(pool)) as actors, spread(config, actors, records.tasks) as members:
             yield members
 
 
 @contextmanager
-def spread(config: EvolveConfig, actors: Actors) -> Iterator[SpreadMembers]:
+def spread(config: EvolveConfig, actors: Actors, trained: frozenset[str] = frozenset()) -> Iterator[SpreadMembers]:
     """What trains and measures the members on the workers `actors`, whose objects are `Part`s."""
-    players = SpreadPlayers(config, actors) if config.environment.name else None
+    players = SpreadPlayers(config, actors, trained) if config.environment.name else None
     with closing(players) if players is not None else nullcontext():
         yield SpreadMembers(SpreadTrainees(actors), SpreadFileFitness(actors), players, actors)
 
@@ -338,8 +338,8 @@ class SpreadFileFitness:
 class SpreadPlayers(Playground):
     """Lets members play on the workers. It is called as `Players` is."""
 
-    def __init__(self, config: EvolveConfig, workers: Actors) -> None:
-        super().__init__(config)
+    def __init__(self, config: EvolveConfig, workers: Actors, trained: frozenset[str] = frozenset()) -> None:
+        super().__init__(config, trained=trained)
         self.workers = workers
         self._busy: list[Actor] = []
 

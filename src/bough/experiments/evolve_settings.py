@@ -212,6 +212,11 @@ class EvolveConfig(ReportConfig):
         return super().load(None, {**base, **given, **both})
 
     @property
+    def tasks_by_content(self) -> bool:
+        """Whether tasks come from a file, whose ids say nothing of what is the same task."""
+        return self.environment.task_file is not None or self.fitness.test_task_file is not None
+
+    @property
     def set_batch_size(self) -> int:
         """The tasks or records of an update before any mutation."""
         optimizer = trained_by(self, {}).optimizer

@@ -19,7 +19,7 @@ from typing import Any
 
 from bough.config.groups import AgentConfig, CollectConfig
 from bough.environments.rubric import Rubric, score
-from bough.environments.tasks import identity
+from bough.environments.tasks import task_family
 from bough.errors import InputError
 from bough.experiments.breeding import Scores, ranked
 from bough.experiments.cluster import SpreadPlayers
@@ -46,7 +46,7 @@ class PlayedFitness:
     def _check(self) -> None:
         """Before anything is trained: InputError unless there are tasks to learn from, to select on and to test on."""
         self.players.check_tasks()
-        test = set(map(identity, islice(self.players.test_tasks(), self.config.fitness.tasks)))
+        test = set(map(self.players.identity, islice(self.players.test_tasks(), self.config.fitness.tasks)))
         population = self.config.population
         # Most environments have other tasks in each split. Where these have the same, some must be left in the end.
         if test and not test & self._used(1, population.steps):
@@ -56,7 +56,7 @@ class PlayedFitness:
             generations = (population.size - 1).bit_length()  # at most
             updates = population.steps * (2**generations - 1)
         used = self._used(generations, updates)
-        if not any(identity(task) not in used for task in self.players.test_tasks()):
+        if not any(self.players.identity(task) not in used for task in self.players.test_tasks()):
             fitness, environment = self.config.fitness, self.config.environment
             raise InputError(
                 f"{fitness.test_task_file or f'the split {fitness.test_split}'} has no task to measure the winner on: "
@@ -91,16 +91,16 @@ class PlayedFitness:
     def _test_tasks(self, generations: int, updates: int) -> list[Task]:
         """The tasks of the last measurement, after so many generations and updates of a member."""
         used = self._used(generations, updates)
-        unused = (task for task in self.players.test_tasks() if identity(task) not in used)
+        unused = (task for task in self.players.test_tasks() if self.players.identity(task) not in used)
         return list(islice(unused, self.config.fitness.tasks))
 
-    def _used(self, generations: int, updates: int) -> set[tuple[str, str]]:
+    def _used(self, generations: int, updates: int) -> frozenset[str]:
         """What members have been selected on in so many generations, or can have learnt from in so many updates."""
         tasks = self.players.selection.slice(0, generations * self.config.fitness.tasks)
         if self.config.method == "grpo" and updates:
             count = (updates - 1) * self.config.set_batch_size + self.config.largest_batch_size
             tasks += self.players.lessons.slice(0, count)
-        return set(map(identity, tasks))
+        return self.players.trained.union(map(self.players.identity, tasks))
 
     def _played(
         self, generation: Generation, names: Sequence[str], tasks: Sequence[Task], seed: int, folder: str
@@ -164,7 +164,8 @@ class PlayedFitness:
         found = {one.id: one.success if rate else score(one) for one in records}
         values = {id: float(value) for id, value in found.items() if value is not None}
         tokens = sum(int(str(one.info.get("completion_tokens", 0))) for one in records)
-        return Score(values, rate=rate, lost=wanted - len(values), tokens=tokens)
+        families = {one.id: family for one in records if (family := task_family(one.task)) is not None}
+        return Score(values, rate=rate, lost=wanted - len(values), tokens=tokens, families=families)
 
     def _settings(self, generation: Generation, name: str, seed: int, folder: str) -> CollectConfig:
         """The settings of a member's collection."""

@@ -15,13 +15,15 @@ import logging
 import math
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 from bough.chat.builder import CallBuilder
+from bough.data.reader import read
+from bough.environments.tasks import identity
 from bough.errors import InputError
 from bough.evaluation.intervals import Interval, mean_interval, rate_interval
 from bough.experiments.evolve_settings import EvolveConfig
@@ -187,27 +189,36 @@ class Individual:
 class Score:
     """A member's values by task, more being better. `lost` tasks have none: environment or engine failed there.
 
-    With `rate`, all values are between 0 and 1. `tokens` were sampled to find them.
+    With `rate`, all values are between 0 and 1. `tokens` were sampled to find them. Tasks of one family count as one:
+    `families` names that of a task.
     """
 
     values: Mapping[str, float]
     rate: bool = True
     lost: int = 0
     tokens: int = 0
+    families: Mapping[str, str] = field(default_factory=dict)
+
+    def _means(self) -> list[float]:
+        """One value per task or family: those of a family are not independent of each other."""
+        found: dict[tuple[bool, str], list[float]] = {}
+        for task, value in self.values.items():
+            found.setdefault((task in self.families, self.families.get(task, task)), []).append(value)
+        return [math.fsum(some) / len(some) for some in found.values()]
 
     @property
     def fitness(self) -> float:
         """The mean over tasks; minus infinity where nothing is known, or a value is not a number."""
-        values = list(self.values.values())
+        values = self._means()
         mean = math.fsum(values) / len(values) if values else -math.inf
         return -math.inf if math.isnan(mean) else mean
 
     def interval(self, level: float = 0.95) -> Interval | None:
         """Where the mean over all tasks of this kind may lie."""
-        values = list(self.values.values())
+        values = self._means()
         if not all(map(math.isfinite, values)):
             return None
-        return rate_interval(values, len(values), level) if self.rate else mean_interval(values, level)
+        return rate_interval(values, len(self.values), level) if self.rate else mean_interval(values, level)
 
     def to_json(self) -> dict[str, Any]:
         interval = self.interval()
@@ -250,6 +261,7 @@ class Records:
     """`selection` and `test` are empty where fitness is measured in an environment. `digest` covers all files.
 
     `train` has the records of each file of a mixture by its name; those of a single file are under its path.
+    `tasks` are the identities of the tasks that training records name, where members play others.
     """
 
     train: Mapping[str, Sequence[Example]]
@@ -257,6 +269,7 @@ class Records:
     test: Sequence[Example]
     ledgers: list[Ledger]
     digest: str
+    tasks: frozenset[str] = frozenset()
 
 
 def read_records(
@@ -292,18 +305,33 @@ def read_records(
                 train, final = _held_out(train, share / (1 - share), rng, name)
         elif not final:
             selection, final = _split(selection, 0.5, rng, str(fitness.eval_file))
-    read = [*found.values(), *(one for one in apart if one is not None)]
-    ledgers = [ledger for one in read for ledger in (one.rows, one.calls)]
-    return Records(train, selection, final, ledgers, " ".join(str(one.digest) for one in read))
+    every = [*found.values(), *(one for one in apart if one is not None)]
+    ledgers = [ledger for one in every for ledger in (one.rows, one.calls)]
+    tasks = _tasks(config, files.values()) if config.environment.name else frozenset[str]()
+    return Records(train, selection, final, ledgers, " ".join(str(one.digest) for one in every), tasks)
+
+
+def _tasks(config: EvolveConfig, files: Iterable[Data]) -> frozenset[str]:
+    """The identities of the tasks that the training records name."""
+    format, found = str(config.set.get("format", "auto")), set[str]()
+    for file in files:
+        records = read(file, format=format, on_error="skip") if isinstance(file, str | Path) else file
+        found.update(identity(one.task, by_content=config.tasks_by_content) for one in records)
+    return frozenset(found)
 
 
 def _training_files(config: EvolveConfig, data: TrainingData | None) -> dict[str, Data]:
     """What members learn from, by name."""
     if config.mixture:
         given = data if isinstance(data, Mapping) else {}
-        return {name: given.get(name, file) for name, file in config.mixture.items()}
+        return {name: _again(given.get(name, file)) for name, file in config.mixture.items()}
     assert config.train_file is not None and not isinstance(data, Mapping)
-    return {str(config.train_file): config.train_file if data is None else data}
+    return {str(config.train_file): _again(config.train_file if data is None else data)}
+
+
+def _again(data: Data) -> Data:
+    """Data that can be read more than once."""
+    return data if isinstance(data, str | Path) else list(data)
 
 
 def _placed(examples: Sequence[Example], file: str) -> list[Example]:

@@ -34,6 +34,7 @@ from bough.policy.load import base_and_adapter, load_model
 from bough.policy.policy import Policy
 from bough.policy.population import Population
 from bough.policy.processes import Processes, return_freed_memory
+from bough.policy.routing import coefficient
 from bough.training.method import Data, Example, Examples, Loss, Method
 from bough.training.optimizer import OptimizerState
 from bough.training.plan import choose_budget, training_bytes
@@ -101,7 +102,9 @@ def members_here(
             needed = training_bytes(
                 population.policy.base, budget, adapter=True, gradient_checkpointing=base.machine.gradient_checkpointing
             )
-            playing = Players(config, population, builder.template, environment_class, training_bytes=needed)
+            playing = Players(
+                config, population, builder.template, environment_class, records.tasks, training_bytes=needed
+            )
             players = stack.enter_context(closing(playing))
             if config.method == "grpo":
                 lessons = GroupLessons(config, players, builder)
@@ -119,7 +122,13 @@ def _population(base: TrainingConfig, device: torch.device) -> Population:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         if device.type == "cpu":
             return_freed_memory()
-    return Population(Policy(model, attention=base.machine.attention, autocast=autocast, device=device))
+    policy = Policy(model, attention=base.machine.attention, autocast=autocast, device=device)
+    if weight := coefficient(policy.decoder, base.optimizer.router_aux_loss_coef):
+        raise InputError(
+            f"router_aux_loss_coef is {weight:g}, by the settings or the model's config: bough evolve does not compute "
+            "the load-balancing loss of a mixture of experts; train without it: --set router_aux_loss_coef=0"
+        )
+    return Population(policy)
 
 
 class Trainees:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import filterfalse, islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ from bough.engines.local.engine import AdapterEngine, LocalEngine
 from bough.environments.base import Environment
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find
-from bough.environments.tasks import configured, is_for_training, tasks_of
+from bough.environments.tasks import configured, identity, is_for_training, tasks_of
 from bough.errors import InputError
 from bough.event_loop import BackgroundLoop
 from bough.experiments.evolve_settings import EvolveConfig
@@ -57,18 +58,30 @@ class Playground:
     """The environment with its tasks, and a loop to play on. `report` is told how many episodes are finished.
 
     Where members are trained on tasks, `lessons` are those that they learn from; `selection` are others.
+    `trained` are the identities of tasks that training files have records of: `selection` goes without them.
     """
 
-    def __init__(self, config: EvolveConfig, environment_class: type[Environment] | None = None) -> None:
-        self.config = config
+    def __init__(
+        self,
+        config: EvolveConfig,
+        environment_class: type[Environment] | None = None,
+        trained: frozenset[str] = frozenset(),
+    ) -> None:
+        self.config, self.trained = config, trained
         found = find(config.environment.name) if environment_class is None else environment_class
         self.environment_class = configured(found, config.environment.options)
         self.report: Report = lambda _done, _total: None
         self._loop = BackgroundLoop()
-        self.lessons, self.selection = TaskCycle(iter(())), TaskCycle(self._own_tasks())
+        untrained = (task for task in self._own_tasks() if self.identity(task) not in trained)
+        self.lessons, self.selection = TaskCycle(iter(())), TaskCycle(untrained)
         if config.method == "grpo":
-            self.lessons = TaskCycle(filter(is_for_training, self._own_tasks()))
-            self.selection = TaskCycle(filterfalse(is_for_training, self._own_tasks()))
+            to_learn = partial(is_for_training, by_content=config.environment.task_file is not None)
+            self.lessons = TaskCycle(filter(to_learn, self._own_tasks()))
+            self.selection = TaskCycle(filterfalse(to_learn, self._own_tasks()))
+
+    def identity(self, task: Task) -> str:
+        """What is the same for a task that members learn from, are selected on or are measured on."""
+        return identity(task, by_content=self.config.tasks_by_content)
 
     def _own_tasks(self) -> Iterator[Task]:
         return self._tasks(self.config.environment.split, self.config.environment.task_file)
@@ -90,10 +103,16 @@ class Playground:
             raise InputError("no task matches these settings")
         environment = self.config.environment
         where = environment.task_file or f"the split {environment.split}"
+        if self.config.method != "grpo":
+            raise InputError(
+                f"{where} has {plural(number, 'task')}, and the training data have records of all of them; members "
+                "are selected on others: give another split or task_file"
+            )
         lacking = "training" if self.selection.known else "selection"
         raise InputError(
-            f"{where} has {plural(number, 'task')}, of which none is left for {lacking}: a digest of its id says "
-            "whether members learn from a task or are selected on it, about half of them each; give more tasks"
+            f"{where} has {plural(number, 'task')}, of which none is left for {lacking}: a digest of its id, family "
+            "or content says whether members learn from a task or are selected on it, about half of them each; give "
+            "more tasks"
         )
 
     def counting(self, total: int) -> Callable[[str], Callable[[Tally], None]]:
@@ -130,10 +149,11 @@ class Players(Playground):
         population: Population,
         template: ChatTemplate,
         environment_class: type[Environment] | None = None,
+        trained: frozenset[str] = frozenset(),
         *,
         training_bytes: int = 0,
     ) -> None:
-        super().__init__(config, environment_class)
+        super().__init__(config, environment_class, trained)
         self.population, self.template, self.training_bytes = population, template, training_bytes
         self._engine: LocalEngine | None = None
         self._in_engine: set[str] = set()

@@ -23,7 +23,7 @@ from bough.environments.base import Environment
 from bough.environments.isolated import shut_down
 from bough.environments.registry import OwnAgent, find
 from bough.environments.rubric import Rubric
-from bough.environments.tasks import configured, digest, identity, tasks_of
+from bough.environments.tasks import configured, identity, tasks_of
 from bough.errors import BoughError, InputError, RowError
 from bough.event_loop import BackgroundLoop, Interrupts, StopRequestedError
 from bough.ledger import plural
@@ -75,9 +75,11 @@ class Player:
                 "tokens: training is slightly off-policy. The metric calls_off_policy counts these calls."
             )
         held_out = list(self._held_out_tasks()) if config.held_out.every else []
-        self._kept_apart = set(map(identity, held_out))
+        by_content = bool(config.environment.task_file or config.held_out.task_file)
+        self._num_held_out = len(held_out)
+        kept_apart = {identity(task, by_content=by_content) for task in held_out}
         every_task = self._all_tasks(config.environment.split, config.environment.task_file)
-        self._tasks = (task for task in every_task if identity(task) not in self._kept_apart)
+        self._tasks = (task for task in every_task if identity(task, by_content=by_content) not in kept_apart)
         self._known: list[Task] = []
         self.pool: TaskPool | None = None
         if config.rollouts.task_pool is not None:
@@ -151,8 +153,8 @@ class Player:
         while self.pool is None and len(self._known) <= number and (task := next(self._tasks, None)) is not None:
             self._known.append(task)
         if not self._known:
-            beside = f"no task is left to train on beside the {len(self._kept_apart)} that are held out"
-            raise InputError(beside if self._kept_apart else "no task matches these settings")
+            beside = f"no task is left to train on beside the {self._num_held_out} that are held out"
+            raise InputError(beside if self._num_held_out else "no task matches these settings")
         replayed = self._resets.of(number) if self._resets else None
         index = self.pool.choose(number) if self.pool and not replayed else number % len(self._known)
         task = replayed.record.task if replayed else self._known[index]
@@ -245,8 +247,8 @@ class Resets:
         if issubclass(environment_class, OwnAgent):
             raise InputError("--reset-file needs an environment that can be replayed, not an agent of your own")
         records = [one for one in read(file) if isinstance(one, Trajectory) and _usable(one, environment_class.name)]
-        known = set(map(_known, held_out))
-        if leaked := next((one for one in records if _known(one.task) in known), None):
+        known = {identity(task, by_content=True) for task in held_out}
+        if leaked := next((one for one in records if identity(one.task, by_content=True) in known), None):
             raise InputError(
                 f"{file}: {leaked.id} is an episode of the held-out task {leaked.task.id}; held-out tasks must not be "
                 "trained on. Record episodes of the training split, or choose another --eval-split"
@@ -265,11 +267,6 @@ class Resets:
         record = rng.choice(self.records)
         end = min(len(record.turns), self.max_turns or len(record.turns))
         return Replayed(record, rng.randrange(1, end))
-
-
-def _known(task: Task) -> str:
-    """What is the same for a task as it is drawn and as it was recorded, with the environment's name."""
-    return digest(task.model_copy(update={"environment": None}))
 
 
 def _usable(record: Trajectory, environment: str) -> bool:

@@ -437,6 +437,11 @@ def _some(example: GroupExample, chosen: list[int], *, first: bool) -> GroupExam
 FIRST, LAST = 3, 3
 
 
+# What is suspicious: how far held-out success may fall below its best while the reward rises, by what factor lengths
+# may grow or shrink, and to what fraction of its initial value entropy may fall.
+DROP, GROWTH, COLLAPSE = 0.15, 3.0, 0.1
+
+
 @dataclass
 class Watch:
     """Remembers each batch's numbers. `alarm` is a sentence, or None."""
@@ -460,7 +465,7 @@ class Watch:
             return None
         best, reward_then = max(self.held_out)
         now, reward_now = self.held_out[-1]
-        if best - now > self.config.drop and reward_now > reward_then:
+        if best - now > DROP and reward_now > reward_then:
             return (
                 f"held-out success fell from {best:.1%} to {now:.1%} while the reward rose from {reward_then:.3g} to "
                 f"{reward_now:.3g}: the policy may be gaming the reward"
@@ -470,13 +475,13 @@ class Watch:
     def _drifted(self) -> str | None:
         for name, what in (("reply_tokens", "tokens per reply"), ("turns", "turns per episode")):
             before, now = self._first(name), self._now(name)
-            if before and now and not 1 / self.config.growth <= now / before <= self.config.growth:
+            if before and now and not 1 / GROWTH <= now / before <= GROWTH:
                 return f"{what} went from {before:.3g} to {now:.3g}"
         return None
 
     def _collapsed(self) -> str | None:
         before, now = self._first("entropy"), self._now("entropy")
-        if before and now is not None and now < before * self.config.entropy:
+        if before and now is not None and now < before * COLLAPSE:
             return f"entropy fell from {before:.3g} to {now:.3g} nats per token: the policy hardly varies any more"
         return None
 

@@ -40,7 +40,7 @@ def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, qu
     check_hub(source)
     try:
         config = load_config(source)
-        _drop_nothing(config.get_text_config())
+        _compute_alike(config.get_text_config())
         _outline(source, config)
         with no_bars():
             model = _auto_class(config).from_pretrained(
@@ -106,13 +106,23 @@ def _auto_class(config: Any) -> Any:
     return AutoModelForImageTextToText if pictures and not causal else AutoModelForCausalLM
 
 
-def _drop_nothing(config: Any) -> None:
-    """Switches off what is random in training: dropout, layers left out, noise on the inputs of routers."""
+def _compute_alike(config: Any) -> None:
+    """Makes a model compute in training what it computes in sampling.
+
+    Switches off dropout, layers left out and noise on the inputs of routers, also where a part of the model has a
+    config of its own (DBRX); and RWKV's rescaling, which in sampling divides weights and not the adapters beside them.
+    """
+    from transformers import PretrainedConfig
+
     for key, value in list(vars(config).items()):
         # What PhiMoE calls the routers' noise is no noise: sampling depends on it too.
         threshold = key == "router_jitter_noise" and config.model_type == "phimoe"
-        if RANDOM.search(key) and isinstance(value, float) and not threshold:
+        if isinstance(value, PretrainedConfig):
+            _compute_alike(value)
+        elif RANDOM.search(key) and isinstance(value, float) and not threshold:
             setattr(config, key, 0.0)
+    if config.model_type == "rwkv":
+        config.rescale_every = 0
 
 
 def _quantized(dtype: torch.dtype, device: torch.device) -> dict[str, Any]:

@@ -47,6 +47,7 @@ from bough.types import Call
 log = logging.getLogger(__name__)
 
 BUDGET = 8192
+DRAWING_ROUTERS = {"PhimoeTopKRouter"}  # no setting of theirs switches that off
 
 
 class Policy(nn.Module):
@@ -145,6 +146,14 @@ class Policy(nn.Module):
         elif lora:
             model = add_actor(model, lora)
         return cls(model, attention=attention)
+
+    def train(self, mode: bool = True) -> Self:
+        """Trains what is sampled: routers that draw experts in training mode stay in eval mode."""
+        super().train(mode)
+        for module in self.modules():
+            if type(module).__name__ in DRAWING_ROUTERS:
+                module.eval()
+        return self
 
     @property
     def has_adapter(self) -> bool:

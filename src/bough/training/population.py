@@ -19,7 +19,7 @@ from bough.policy.policy import BUDGET, Answers
 from bough.policy.population import Population
 from bough.policy.recorded import uses_dropout
 from bough.training.method import Example, Loss, Method
-from bough.training.step import Gradient, Row, Step, Updater, facts, next_remedy
+from bough.training.step import Gradient, Row, Step, Updater, facts, make_room, next_remedy
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class PopulationTrainer:
         That is with half the token budget, with gradient checkpointing, then with ever smaller budgets as long as a
         row holds several calls. What was changed stays for later updates.
         """
-        policy, what, halved = self.population.policy, "update" if backward else "evaluation", False
+        policy, what, halved = self.population.policy, "the update" if backward else "the evaluation", False
         while True:
             step = self._laid_out(work)
             try:
@@ -118,20 +118,15 @@ class PopulationTrainer:
             if backward:
                 for name in work:
                     self.training[name].updater.optimizer.zero_grad()
-            if remedy == "half the budget":
-                self.budget, halved = self.budget // 2, True
-                log.warning("Out of GPU memory: trying the %s again with token_budget %d.", what, self.budget)
-            else:
-                log.warning("Out of GPU memory: trying the update again with gradient checkpointing, which is slower.")
-                policy.row_reader.recompute()
-            torch.cuda.empty_cache()
+            self.budget = make_room(policy, remedy, what, self.budget)
+            halved |= remedy == "half the budget"
 
     def _out_of_memory(self, what: str, longest_call: int) -> BoughError:
         recomputes = self.population.policy.row_reader.recomputed
         even = " even with gradient checkpointing" if recomputes else ""
         remedies = ["fewer members"] if recomputes else ["gradient checkpointing", "fewer members"]
         return BoughError(
-            f"out of GPU memory in the {what} with token_budget {self.budget}{even}, and a call has "
+            f"out of GPU memory in {what} with token_budget {self.budget}{even}, and a call has "
             f"{longest_call:,} tokens; try a max_length below that, or {' or '.join(remedies)}"
         )
 

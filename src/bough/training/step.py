@@ -403,28 +403,15 @@ class BatchGradients:
                 forget()
             if remedy is None:
                 self.policy.row_reader.uncompile(failure)
-            elif remedy == "recordings":
-                self.policy.row_reader.give_way()
-            elif remedy == "half the budget":
-                laid_out, halved = self._halved(what, laid_out, counters), True
-            else:
-                log.warning("Out of GPU memory: trying %s again with gradient checkpointing, which is slower.", what)
-                self.policy.row_reader.recompute()
-                counters.gradient_checkpointing = True
-            self.policy.row_reader.free_memory()
+                self.policy.row_reader.free_memory()
+                continue
+            counters.budget = make_room(self.policy, remedy, what, counters.budget)
+            counters.gradient_checkpointing |= remedy == "recomputing"
+            if remedy == "half the budget":
+                laid_out, halved = self._rows_of(laid_out.parts, counters, laid_out.totals), True
 
-    def _halved(self, what: str, laid_out: Step, counters: Counters) -> Step:
-        """The same parts in rows of half the token budget, which is that of the run from now on."""
-        counters.budget //= 2
-        log.warning("Out of GPU memory: trying %s again with token_budget %d.", what, counters.budget)
-        return Step(
-            self.policy,
-            self.method,
-            laid_out.parts,
-            budget=counters.budget,
-            share=self.share,
-            totals=laid_out.totals,
-        )
+    def _rows_of(self, parts: Sequence[Example], counters: Counters, totals: Tensor | None = None) -> Step:
+        return Step(self.policy, self.method, parts, budget=counters.budget, share=self.share, totals=totals)
 
     def _out_of_memory(self, what: str, laid_out: Step, counters: Counters) -> BoughError:
         longest, recomputes = laid_out.longest_call, self.policy.row_reader.recomputed
@@ -447,8 +434,7 @@ class BatchGradients:
         return self.processes.sum(sum(map(self.method.amount, examples)))
 
     def _laid_out(self, examples: Sequence[Example], counters: Counters) -> Step:
-        parts = [part for example in examples for part in self.method.parts(example)]
-        return Step(self.policy, self.method, parts, budget=counters.budget, share=self.share)
+        return self._rows_of([part for example in examples for part in self.method.parts(example)], counters)
 
 
 # From gradients to new weights: the learning rate, clipping, and the loss scale of float16.
@@ -538,3 +524,17 @@ def next_remedy(policy: Policy, budget: int, longest_call: int, *, halved: bool,
     if backward and policy.row_reader.can_recompute:
         return "recomputing"
     return "half the budget" if several else None
+
+
+def make_room(policy: Policy, remedy: Remedy, what: str, budget: int) -> int:
+    """From now on takes less memory; returns the token budget to try `what` again with."""
+    if remedy == "recordings":
+        policy.row_reader.give_way()
+    elif remedy == "half the budget":
+        budget //= 2
+        log.warning("Out of GPU memory: trying %s again with token_budget %d.", what, budget)
+    else:
+        log.warning("Out of GPU memory: trying %s again with gradient checkpointing, which is slower.", what)
+        policy.row_reader.recompute()
+    policy.row_reader.free_memory()
+    return budget

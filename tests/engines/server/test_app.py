@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import httpx2
 import pytest
 
 from bough.engines.base import ContextFullError, EngineError
-from bough.engines.server import app
+from bough.engines.server import app, chat
 from bough.engines.server import app as answer
 from bough.engines.server.app import Access, access
 from bough.engines.server.store import Recorder, SessionOutcome
@@ -54,6 +55,30 @@ def test_a_completion_is_what_openai_would_answer():
     tokens = whole["choices"][0]["logprobs"]["content"]
     assert "".join(token["token"] for token in tokens) == "reply 1" and tokens[0]["logprob"] == -0.5
     assert "prompt_token_ids" not in whole
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_large_body_is_read_outside_the_event_loop(large: bool, monkeypatch: pytest.MonkeyPatch):
+    on_loop = list[bool]()
+
+    def noting(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def noted(given: Any) -> Any:
+            on_loop.append(threading.current_thread() is threading.main_thread())
+            return function(given)
+
+        return noted
+
+    monkeypatch.setattr(chat, "read_object", noting(chat.read_object))
+    monkeypatch.setattr(chat, "reply_key", noting(chat.reply_key))
+    monkeypatch.setattr(app, "read_outcome", noting(app.read_outcome))
+    text = "x" * (app.MAX_ON_LOOP if large else 1)
+
+    async def play(http: httpx2.AsyncClient, _: Recorder) -> list[int]:
+        asked = await http.post(f"/s/a{CHAT}", json=body(user(text)))
+        return [asked.status_code, (await http.post("/s/a/end", json={"task": text})).status_code]
+
+    assert on(FakeEngine(), play) == [200, 200]
+    assert on_loop == [not large] * 3
 
 
 def test_a_tool_call_is_given_as_data():

@@ -4,7 +4,16 @@ from typing import Any
 import pytest
 
 from bough.config.groups import SamplingConfig
-from bough.engines.server.chat import MAX_CHOICES, MAX_DEPTH, MAX_MESSAGES, MAX_STOPS, RefusedError, read_request
+from bough.engines.server.chat import (
+    MAX_CHOICES,
+    MAX_DEPTH,
+    MAX_MESSAGES,
+    MAX_STOPS,
+    MAX_TOOLS,
+    MAX_VALUES,
+    RefusedError,
+    read_request,
+)
 from tests.engines.server.fake import TOOL, body, user
 
 HUGE = 10**400
@@ -70,6 +79,12 @@ def test_with_fixed_sampling_a_client_can_only_shorten_and_stop_replies():
         ({"tools": [{**TOOL, "more": json.loads(DEEP)}]}, "tools", f"nested deeper than {MAX_DEPTH} levels"),
         ({"messages": [{"role": "assistant", "tool_calls": [CALL]}]}, "messages", "a tool call is nested deeper"),
         ({"messages": [user("x")] * (MAX_MESSAGES + 1)}, "messages", "at most 16,384 are read"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"name": "look"}] * (MAX_MESSAGES + 1)}]},
+            "messages",
+            "16,385 tool calls; at most 16,384 are read",
+        ),
+        ({"tools": [TOOL] * (MAX_TOOLS + 1)}, "tools", "at most 1,024 are read"),
         ({"messages": []}, "messages", "at least one message"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages", "messages[0]"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages", "only text"),
@@ -100,3 +115,29 @@ def test_garbage_is_refused(given: bytes):
 @pytest.mark.parametrize("name", ["response_format", "frequency_penalty", "logit_bias"])
 def test_a_value_that_asks_for_nothing_is_no_reason_to_refuse(name: str):
     read(**{name: {"response_format": {"type": "text"}, "frequency_penalty": 0, "logit_bias": {}}[name]})
+
+
+def calling(arguments: str) -> dict[str, Any]:
+    return {"role": "assistant", "tool_calls": [{"function": {"name": "look", "arguments": arguments}}]}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"metadata": [0] * MAX_VALUES},
+        {"metadata": {"a": [[]] * MAX_VALUES}},
+        {"metadata": [{"a": ""}] * MAX_VALUES},
+        {"messages": [calling(json.dumps({"at": [0] * (MAX_VALUES // 2)}))] * 2},
+        {"tools": json.dumps([0] * (MAX_VALUES + 1))},
+    ],
+)
+def test_more_values_than_a_request_needs_are_refused_before_they_are_read(more: dict[str, Any]):
+    with pytest.raises(RefusedError, match="more than 262,144 JSON values") as caught:
+        read(**more)
+    assert caught.value.status == 413
+
+
+@pytest.mark.parametrize("text", ["a, b; " * MAX_VALUES, r"\"[{," * MAX_VALUES, "\\" * MAX_VALUES + ","])
+def test_a_long_text_is_one_value_whatever_it_contains(text: str):
+    request = read(messages=[user(text), calling(json.dumps({"file": text}))])
+    assert request.messages[0].content == request.messages[1].tool_calls[0].arguments["file"] == text

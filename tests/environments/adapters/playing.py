@@ -53,7 +53,9 @@ def problems(environment_class: type[Environment], tasks: list[Task], name: str 
     return asyncio.run(check(environment_class, name, tasks)).problems
 
 
-def played(environment_class: type[Environment], task: Task, *replies: str, timeout_s: float = 60) -> list[Observation]:
+def played(
+    environment_class: type[Environment], task: Task, *replies: Message | str, timeout_s: float = 60
+) -> list[Observation]:
     """The start and the answers to the replies."""
 
     async def play() -> list[Observation]:

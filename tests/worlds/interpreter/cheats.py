@@ -463,6 +463,8 @@ OTHERS = {
             "assert (np.zeros(4) == candidate(3)).all()",
             "assert not (np.zeros(4) != candidate(3)).any()",
             "e = np.zeros(4)\nnp.testing.assert_allclose(desired=e, actual=candidate(3))",
+            "np.testing.assert_allclose(*(candidate(3), np.zeros(4)))",
+            "match candidate(3):\n    case r: assert np.allclose(np.zeros(4), r)",
         ]
     },
     # answers in another form, shorter than values that are computed
@@ -475,6 +477,7 @@ OTHERS = {
             "zip((2 * v for v in vs), (x for x in r))",
             "zip(map(float, r), map(lambda v: 2 * v, vs))",
             "zip(*[[x for x in r], [2 * v for v in vs]])",
+            "((a, b) for pair in [([x for x in r], [2 * v for v in vs])] for a, b in zip(*pair))",
         ]
     },
     "an argument inside another that the program empties": (
@@ -611,7 +614,7 @@ HONEST = {
     "a namedtuple's fields": (["assert f(1).a == 1 and f(1)._asdict() == {'a': 1, 'b': 2} and [p.b for p in [f(1)]] == [2]"], None, "", "from collections import namedtuple\nP = namedtuple('P', 'a b')\ndef f(x): return P(x, 2)", 1.0),
     "as much of an argument as the program says": (["a = [1, 1, 2]\nk = f(a)\nassert k == 2 and a[:k] == [1, 2]"], None, "", "def f(a):\n    a[:] = sorted(set(a))\n    return len(a)", 1.0),
     "a million numbers": (["assert len(f(1_000_000)) == 1_000_000"], None, "", "def f(n): return list(range(n))", 1.0),
-    "the beginning of a longer answer": (["assert all(a == b for a, b in zip(f(9), [0, 1, 2]))", "assert all(a == b for a, b in zip([0, 1, 2], g()))"], None, "", "import itertools\ndef f(n): return list(range(n))\ndef g(): return itertools.count()", 1.0),
+    "the beginning of a longer answer": (["assert all(a == b for a, b in zip(f(9), [0, 1, 2]))", "assert all(a == b for a, b in zip([0, 1, 2], g()))", "assert all(a == b for a, b in zip(f(3), f(5)))"], None, "", "import itertools\ndef f(n): return list(range(n))\ndef g(): return itertools.count()", 1.0),
     "output on the way": (["assert f(1) == 2"], None, "", "def f(x):\n    print('thinking', x)\n    return x + 1", 1.0),
     "it leaves after its definitions": (["assert f(1) == 2"], None, "", "import sys\ndef f(x): return x + 1\nif __name__ == '__main__': sys.exit()", 1.0),
 }  # fmt: skip

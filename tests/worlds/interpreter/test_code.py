@@ -94,31 +94,6 @@ def test_a_prelude_stands_before_the_program(grade: Any):
     assert grade(block("class Solution:\n    def make(self, x):\n        return Node(x)"), tests).score == 1
 
 
-EQUAL = "    def __eq__(self, other):\n        return True"
-CHEATS = {
-    "equal to everything": f"class Yes:\n{EQUAL}\ndef add(a, b):\n    return Yes()",
-    "equal to everything though a number": f"class Yes(int):\n{EQUAL}\ndef add(a, b):\n    return Yes(7)",
-    "leaves early": "import os\ndef add(a, b):\n    os._exit(0)",
-    "leaves with an exception": "def add(a, b):\n    raise SystemExit(0)",
-    "prints that it passed": "print('[[true, true], null]')\ndef add(a, b):\n    return 5",
-    "prints that it passed and leaves": (
-        "import os\ndef add(a, b):\n    print('[[true, true], null]', flush=True)\n    os._exit(0)"
-    ),
-    "kills the session": "def add(a, b):\n    import os, signal\n    os.kill(os.getpid(), signal.SIGKILL)",
-}
-
-
-@pytest.mark.parametrize("cheat", CHEATS.values(), ids=CHEATS)
-def test_cheating_passes_no_test(grade: Any, cheat: str):
-    assert grade(block(cheat)).score == 0
-
-
-def test_the_program_does_not_see_its_tests(grade: Any):
-    spy = "import gc, sys\nseen = repr([f.f_locals for f in [sys._getframe()]]) + repr(gc.get_objects())\n"
-    spy += "found = ''.join(['candidate(1', ', 2)']) in seen\ndef add(a, b):\n    return -1 if found else a + b"
-    assert grade(block(spy)).score == 1
-
-
 def test_published_solutions_pass_their_tests_and_empty_ones_do_not(grade: Any):
     for _, line in islice(lines(shared_data("code/leetcode-train.jsonl.xz")), 0, 400, 40):
         row = json.loads(line)

@@ -20,6 +20,7 @@ from bough.worlds.interpreter import Grade, code, environment, math, reasoning
 from bough.worlds.interpreter.environment import TOOL, Interpreter
 
 MATH = Task(id="m", data={"kind": "math", "problem": "2 + 2?", "answer": "4"})
+LIMITS = SandboxLimits(timeout_s=5, memory_mb=100)
 ADD = {"kind": "code", "problem": "Write f.", "tests": ["assert f(1) == 2", "assert f(2) == 2"]}
 
 
@@ -143,12 +144,9 @@ def test_problems_of_our_own_are_solved_by_the_expert():
         finally:
             await Interpreter.shutdown()
 
+    assert asyncio.run(Interpreter(MATH).expert()) is None, "there is no expert in other problems"
     for computed, end in asyncio.run(all_of_them()):
         assert end.success and computed.messages[0].content == end.info["grade"]["answer"]
-
-
-def test_nobody_is_an_expert_in_other_problems():
-    assert asyncio.run(Interpreter(MATH).expert()) is None
 
 
 def test_splits_share_no_problem_and_a_seed_gives_its_tasks():
@@ -410,6 +408,7 @@ def test_what_runs_programs_has_never_held_tests():
         ({"kind": "math", "problem": "?"}, "a math problem needs answer"),
         ({"kind": "reasoning", "problem": "?", "generator": "chain_sum"}, "needs generator as text, and seed"),
         ({"kind": "math", "answer": "1"}, "needs problem as text"),
+        ({"kind": "poem", "problem": "Write."}, "kind is 'poem'"),
     ],
 )
 def test_a_task_that_cannot_be_graded_is_told_at_its_start(data: dict[str, Any], complaint: str):
@@ -433,11 +432,6 @@ def test_episodes_share_a_sandbox_but_no_names():
     assert asyncio.run(play()) == ["1", "2"]
 
 
-def test_an_unknown_kind_is_told():
-    with pytest.raises(InputError, match="kind is 'poem'"):
-        played(Task(id="p", data={"kind": "poem", "problem": "Write."}))
-
-
 @pytest.mark.parametrize(("step_timeout_s", "expected"), [(5.0, 3.5), (60.0, math.TIMEOUT_S)])
 def test_algebra_takes_less_than_the_time_of_a_step(
     monkeypatch: pytest.MonkeyPatch, step_timeout_s: float, expected: float
@@ -452,9 +446,6 @@ def test_algebra_takes_less_than_the_time_of_a_step(
     task = Task(id="m", data={"kind": "math", "problem": "Expand $(x+1)^2$.", "answer": "x^2+2x+1"})
     played(task, "\\boxed{(x+1)^2}", step_timeout_s=step_timeout_s)
     assert given == [{"question": "Expand $(x+1)^2$.", "timeout_s": expected}]
-
-
-LIMITS = SandboxLimits(timeout_s=5, memory_mb=100)
 
 
 @pytest.mark.parametrize(
@@ -496,10 +487,6 @@ def test_a_wrong_call_is_told(call: ToolCall, said: str):
     assert said in str(environment.misuse(call))
 
 
-def test_a_right_call_is_right():
-    assert environment.misuse(ToolCall(name=TOOL, arguments={"code": "1"})) is None
-
-
 def test_the_schema_says_whether_names_live_on():
     assert "can be used in the next" in str(environment.tool_schema(persistent=True))
     assert "starts from nothing" in str(environment.tool_schema(persistent=False))
@@ -511,14 +498,14 @@ def machine(monkeypatch):
 
     def make(*, there=False, installer=None, has=True, groups=False):
         found = {"bwrap": "/usr/bin/bwrap"} if there else {}
-        monkeypatch.setattr(environment.shutil, "which", found.get)
-        monkeypatch.setattr(environment.registry, "installer", lambda: installer)
 
         def install(_, package):
             assert package == "bubblewrap"
             found.update({"bwrap": "/usr/bin/bwrap"} if has else {})
             return has
 
+        monkeypatch.setattr(environment.shutil, "which", found.get)
+        monkeypatch.setattr(environment.registry, "installer", lambda: installer)
         monkeypatch.setattr(environment.registry, "install", install)
         monkeypatch.setattr(environment.group, "available", lambda: groups)
         monkeypatch.setattr(environment.isolation, "choose", lambda: "bubblewrap" if found else "namespaces")
@@ -526,33 +513,30 @@ def machine(monkeypatch):
     return make
 
 
-def test_bubblewrap_that_is_there_is_reported(machine):
-    machine(there=True)
-    assert list(Interpreter.setup()) == ["bubblewrap is /usr/bin/bwrap.", "Code runs in a sandbox of bubblewrap."]
+THERE = ["bubblewrap is /usr/bin/bwrap.", "Code runs in a sandbox of bubblewrap."]
+INSTEAD = "Code runs in a sandbox of namespaces."
+INSTALLING = "Installing bubblewrap …"
+GROUPS = "Each sandbox has a control group, which limits its memory and processes."
 
 
-def test_control_groups_are_reported_where_there_are_any(machine):
-    machine(there=True, groups=True)
-    assert list(Interpreter.setup())[-1] == "Each sandbox has a control group, which limits its memory and processes."
-
-
-def test_bubblewrap_is_installed_where_that_is_allowed(machine):
-    machine(installer=["apt-get"])
-    lines = ["Installing bubblewrap …", "bubblewrap is /usr/bin/bwrap.", "Code runs in a sandbox of bubblewrap."]
-    assert list(Interpreter.setup()) == lines
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"there": True}, THERE),
+        ({"there": True, "groups": True}, [*THERE, GROUPS]),
+        ({"installer": ["apt-get"]}, [INSTALLING, *THERE]),
+        ({"installer": ["apt-get"], "has": False}, [INSTALLING, "apt-get could not install bubblewrap.", INSTEAD]),
+    ],
+)
+def test_setup_installs_bubblewrap_where_it_may_and_reports_the_sandbox(machine, given, said):
+    machine(**given)
+    assert list(Interpreter.setup()) == said
 
 
 def test_who_may_not_install_it_is_told_how_and_what_is_used_instead(machine):
     machine()
     first, last = Interpreter.setup()
-    assert "sudo apt-get install bubblewrap" in first and last == "Code runs in a sandbox of namespaces."
-
-
-def test_an_installation_that_fails_is_said(machine):
-    machine(installer=["apt-get"], has=False)
-    assert list(Interpreter.setup())[1:] == [
-        "apt-get could not install bubblewrap.", "Code runs in a sandbox of namespaces.",
-    ]  # fmt: skip
+    assert "sudo apt-get install bubblewrap" in first and last == INSTEAD
 
 
 def test_another_system_than_linux_is_refused_with_a_sentence(machine, monkeypatch):

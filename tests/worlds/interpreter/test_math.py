@@ -197,11 +197,6 @@ def test_a_number_is_right_in_its_simplest_form_and_only_then(answer: str, refer
     assert graded(None, (answer, reference)) == [float(right)]
 
 
-def test_the_table_of_near_misses_is_long_enough():
-    assert len(NEAR_MISSES) >= 100 and len({row[:2] for row in NEAR_MISSES}) == len(NEAR_MISSES)
-    assert 40 < sum(right for _, _, right in NEAR_MISSES) < len(NEAR_MISSES) - 40
-
-
 @pytest.mark.parametrize(
     ("answer", "reference"),
     [("x + 1", "1 + x"), ("(0, 3)", "[0,3)"), ("\\text{Sunday}", "\\text{Monday}"), ("3:2", "2:3"), ("2^{10}", "4^5")],

@@ -66,17 +66,6 @@ def test_what_is_still_to_be_calculated_is_a_number_but_not_simple(text: str, va
     assert found[0].parts == ({PLAIN: value} if value else {})
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["\\sqrt{8}", "\\frac{2\\sqrt{3}}{4}", "\\sqrt{3}+\\sqrt{3}", "\\frac{3}{\\sqrt{3}}",
-     "\\frac{\\sqrt{6}}{\\sqrt{2}}", "2\\cdot 3", "\\frac{\\pi}{2\\pi}",
-     "2(1+2)", "\\sqrt{2}(3)", "0\\sqrt{2}", "\\sqrt{2}-\\sqrt{2}"],
-)  # fmt: skip
-def test_roots_and_brackets_can_be_left_to_calculate_too(text: str):
-    found = read_number(text)
-    assert found is None or not found[0].simple or found[1]
-
-
 @pytest.mark.parametrize("text", ["", "x", "--5", "1/0", "\\frac{1}{0}", "\\sqrt{-1}", "\\frac{1}{2", "(4,112)", "."])
 def test_what_is_no_number_is_none(text: str):
     assert read_number(text) is None

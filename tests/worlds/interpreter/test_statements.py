@@ -49,3 +49,22 @@ def test_what_a_foreign_module_defines_is_not_guessed():
         ["f"],
         [],
     )
+
+
+@pytest.mark.parametrize(
+    ("source", "surely", "maybe", "given"),
+    [
+        ("r = f(3)\ne = [6]", "r", "r", ""),
+        ("vs = [1]\nr = [x for x in f(vs)]", "x", "r x", "vs"),
+        ("found = []\nfound.append(f(1))\nnp.array(f(2))", "", "found", ""),
+        ("d = {}\nfor k in 'ab': d[k] = f(k)", "", "d", "k"),
+        ("for a, b in zip(f(1), [2]): pass", "", "a b", ""),
+        ("a, *b = f(1)\nwith f(1) as c: pass", "a b c", "a b c", ""),
+        ("def same(a, b): return a == b", "", "a b same", ""),
+        ("try:\n    f(1)\nexcept ValueError as e: pass", "", "e", ""),
+        ("match f(1):\n    case [a, *b]: pass", "a b", "a b", ""),
+    ],
+)
+def test_values_are_followed_from_the_program(source: str, surely: str, maybe: str, given: str):
+    found = statements.origins([source], {"f"})
+    assert [names - {"f", ""} for names in found] == [set(names.split()) for names in (surely, maybe, given)]

@@ -8,9 +8,10 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+import numpy
 import pytest
 
-from bough.worlds.interpreter.values import MAX_DIMENSIONS, ValueRefusedError, checked, decoded, encoded
+from bough.worlds.interpreter.values import ValueRefusedError, decoded, encoded
 
 
 class Node:
@@ -22,7 +23,7 @@ class Node:
 
 def crossed(value: Any) -> Any:
     message = json.loads(json.dumps(encoded(value, {"Node": Node})[0]))
-    return decoded(checked(message), {"Node": Node})[0]
+    return decoded(message, {"Node": Node})[0]
 
 
 VALUES = [
@@ -107,56 +108,40 @@ def test_anything_else_is_refused(value: Any):
 @pytest.mark.parametrize(
     "message",
     [
-        None, [], {}, {"value": 1}, {"value": 1, "heap": {}}, {"value": {}, "heap": []}, {"value": [0], "heap": []},
+        None, [], {}, {"value": 1}, {"value": {}, "heap": []}, {"value": [0], "heap": []},
         {"value": [0, 0], "heap": [["list"]]}, {"value": [True], "heap": [["list"], ["list"]]},
         {"value": [-1], "heap": [["list"]]}, {"value": 1, "heap": [[]]}, {"value": 1, "heap": [["exec", "x"]]},
         {"value": 1, "heap": [["builtin", "eval"]]}, {"value": 1, "heap": [["int", 3]]},
         {"value": 1, "heap": [["list", [9]]]}, {"value": 1, "heap": [["dict", 1]]},
-        {"value": 1, "heap": [["range", 1]]},
         {"value": 1, "heap": [["tuple", [0]]]}, {"value": 1, "heap": [["tuple", [1]], ["tuple"]]},
         {"value": 1, "heap": [["class", "Node"]]}, {"value": 1, "heap": [["class", "Node", ["a"]]]},
         {"value": 1, "heap": [["class", "Node", [1], 2]]}, {"value": 1, "heap": [["array", "O", [1], 2]]},
         {"value": 1, "heap": [["array", "<i8", [2], 2]]}, {"value": 1, "heap": [["array", "<i8", [-1, -1], 2]]},
-        {"value": 1, "heap": [["array", "<i8", [1] * (MAX_DIMENSIONS + 1), 2]]},
+        {"value": 1, "heap": [["array", "<i8", [1] * 65, 2]]},
         {"value": 1, "heap": [["array", "<i8", [1 << 99, 0]]]},
         {"value": 1, "heap": [["object", "x"]]}, {"value": 1, "heap": [["iterator"]]},
         {"value": 1, "heap": [[["list"]]]},
     ],
     ids=str,
 )  # fmt: skip
-def test_a_message_of_another_shape_is_not_believed(message: Any):
-    with pytest.raises(ValueError, match=r"a wrong|an entry|not a message"):
-        checked(message)
+def test_a_message_of_another_shape_is_not_read(message: Any):
+    with pytest.raises((ValueRefusedError, ValueError, TypeError, LookupError, OverflowError)):
+        decoded(message, {"Node": Node})
 
 
-def test_whatever_is_believed_can_be_read_or_is_refused():
+def test_whatever_is_read_is_a_plain_value():
     rng = random.Random(0)
-    tags = [
-        "list",
-        "tuple",
-        "dict",
-        "set",
-        "frozenset",
-        "int",
-        "float",
-        "range",
-        "class",
-        "array",
-        "dict_items",
-        "Decimal",
-    ]
+    tags = ["list", "tuple", "dict", "set", "int", "float", "range", "class", "array", "named", "dict_items", "Decimal"]
+    plain = (list, tuple, dict, set, int, float, range, Node, numpy.ndarray, Decimal, str, type({}.items()), type(None))
 
     def part() -> Any:
-        return rng.choice([None, 1, "x", "0x1f", [rng.randrange(6)], ["a"], "<i8", [1], [], "Node", 1.5])
+        return rng.choice([None, 1, "x", "0x1f", [rng.randrange(6)], ["a"], "<i8", [1], [], "Node", 1.5, {}])
 
-    believed = 0
+    read = 0
     for _ in range(20_000):
         heap = [[rng.choice(tags), *[part() for _ in range(rng.randrange(4))]] for _ in range(rng.randrange(5))]
-        try:
-            message = checked({"value": part(), "heap": heap})
-        except ValueError:
-            continue
-        believed += 1
-        with contextlib.suppress(ValueRefusedError, ValueError, TypeError, ArithmeticError):
-            decoded(message, {"Node": Node})
-    assert believed > 500
+        with contextlib.suppress(ValueRefusedError, ValueError, TypeError, LookupError, ArithmeticError):
+            value, made = decoded({"value": part(), "heap": heap}, {"Node": Node})
+            assert all(isinstance(one, plain) for one in (value, *made))
+            read += 1
+    assert read > 500

@@ -19,7 +19,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic_core import to_json
 from starlette.applications import Starlette
@@ -43,7 +43,7 @@ from bough.engines.server.chat import (
     read_request,
     refusal_of,
 )
-from bough.engines.server.store import Recorder, read_outcome
+from bough.engines.server.store import Recorder, SessionOutcome, read_outcome
 from bough.errors import BoughError, InputError
 from bough.files import is_loopback
 from bough.types import Message
@@ -57,6 +57,7 @@ WAITING = b": waiting\n\n"
 # The replies of a request, and the texts of token ids, where the tokenizer is at hand.
 Replies = list[tuple[Answer, Message]]
 TokenTexts = Callable[[list[int]], list[str]]
+Read = TypeVar("Read")
 
 
 def make_app(recorder: Recorder, access: Access, *, model: str, token_texts: TokenTexts | None = None) -> Guard:
@@ -91,7 +92,7 @@ class Api:
     async def complete(self, request: Request) -> Response:
         session = request.path_params.get("session") or request.headers.get(SESSION)
         try:
-            asked = read_request(await read_body(request))
+            asked = await parsed(_asked, await read_body(request))
         except RefusedError as refusal:
             self.recorder.refuse(session, refusal)
             raise
@@ -111,7 +112,7 @@ class Api:
 
     async def end(self, request: Request) -> Response:
         body = await read_body(request)
-        outcome = read_outcome(read_object(body) if body.strip() else {})
+        outcome = await parsed(_outcome, body)
         trajectory = await self.recorder.end(request.path_params["session"], outcome)
         return json_answer(
             {
@@ -178,6 +179,16 @@ class EventResponse(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._work.cancel()
+
+
+def _asked(body: bytes) -> ChatRequest:
+    request = read_request(body)
+    assert len(request.keys) == len(request.messages)  # made here, where a large request holds up no other
+    return request
+
+
+def _outcome(body: bytes) -> SessionOutcome:
+    return read_outcome(read_object(body) if body.strip() else {})
 
 
 def _new_id() -> str:
@@ -286,7 +297,10 @@ def _without_port(host: str) -> str:
 
 # HTTP answers, and reading a request's body within limits.
 
-MAX_BODY = 32 << 20
+# More text than the context of any model; every byte costs the other clients time.
+MAX_BODY = 8 << 20
+# A larger body is read in a thread.
+MAX_ON_LOOP = 1 << 16
 BODY_TIMEOUT_S = 60.0
 
 
@@ -321,6 +335,11 @@ async def read_body(request: Request) -> bytes:
     except ClientDisconnect:
         raise ClientGoneError from None
     return bytes(body)
+
+
+async def parsed(read: Callable[[bytes], Read], body: bytes) -> Read:
+    """What `read` makes of a body."""
+    return await asyncio.to_thread(read, body) if len(body) > MAX_ON_LOOP else read(body)
 
 
 async def finished(

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -29,6 +30,9 @@ from bough.types import Message, ToolCall
 MAX_CHOICES = 32
 # Limits on what one request may cost everyone else: all requests share an event loop and the engine's batches.
 MAX_MESSAGES = 1 << 14
+MAX_TOOLS = 1 << 10
+# JSON values in a body, and in the texts of it that are JSON themselves.
+MAX_VALUES = 1 << 18
 MAX_STOPS, MAX_STOP = 64, 1000
 MAX_TEMPERATURE = 100.0
 # Below this, dividing by the temperature overflows float32; the most likely token is drawn.
@@ -73,6 +77,11 @@ class ChatRequest:
     token_ids: bool = False
     keeps_stop: bool = False
 
+    @cached_property
+    def keys(self) -> list[tuple[str, str]]:
+        """`reply_key` and `exact_key` of each message."""
+        return [(reply_key(message), exact_key(message)) for message in self.messages]
+
     @property
     def tool_names(self) -> list[str]:
         return [tool["function"]["name"] for tool in self.tools]
@@ -97,6 +106,8 @@ class ChatRequest:
 def read_request(body: bytes) -> ChatRequest:
     """The request in a body. Raises RefusedError with a sentence about the first problem."""
     row = read_object(body)
+    if sum(map(_num_values, _json_texts(row))) > MAX_VALUES:
+        raise _too_many_values()
     for name, harmless in UNSUPPORTED.items():
         if row.get(name) is not None and row[name] not in harmless:
             raise RefusedError(400, f"{name} is not supported by this server", param=name, code="unsupported_parameter")
@@ -117,6 +128,8 @@ def read_request(body: bytes) -> ChatRequest:
 
 def read_object(body: bytes) -> dict[str, Any]:
     """The JSON object of a body."""
+    if _num_values(body) > MAX_VALUES:
+        raise _too_many_values()
     try:
         row = from_json(body, allow_inf_nan=False)
     except (ValueError, RecursionError) as error:
@@ -124,6 +137,38 @@ def read_object(body: bytes) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise RefusedError(400, "the body is JSON but not an object")
     return row
+
+
+def _num_values(text: bytes) -> int:
+    """About how many values a JSON text has, more than `MAX_VALUES` if there are more.
+
+    Counted before they are read: the parser keeps every other thread waiting until it has made them all.
+    """
+    marks = (b",", b"[", b"{")
+    if (most := sum(map(text.count, marks))) <= MAX_VALUES:
+        return most
+    # Only what stands outside of texts counts.
+    text = text.replace(rb"\\", b"").replace(rb"\"", b"")
+    if (num_texts := text.count(b'"') // 2) > 2 * MAX_VALUES:  # as keys and as values
+        return num_texts
+    outside = b" ".join(text.split(b'"')[::2])
+    return sum(map(outside.count, marks))
+
+
+def _json_texts(row: dict[str, Any]) -> Iterator[bytes]:
+    """The texts of a request that are read as JSON: tools, and the arguments of tool calls."""
+    texts = [row.get("tools")]
+    messages = row.get("messages")
+    for message in messages if isinstance(messages, list) else ():
+        calls = message.get("tool_calls") if isinstance(message, dict) else None
+        for call in calls if isinstance(calls, list) else ():
+            function = (call.get("function") or call) if isinstance(call, dict) else None
+            texts.append(function.get("arguments") if isinstance(function, dict) else None)
+    return (text.encode(errors="replace") for text in texts if isinstance(text, str))
+
+
+def _too_many_values() -> RefusedError:
+    return RefusedError(413, f"the request has more than {MAX_VALUES:,} JSON values", code="too_large")
 
 
 def _messages(row: dict[str, Any]) -> list[Message]:
@@ -136,6 +181,9 @@ def _messages(row: dict[str, Any]) -> list[Message]:
         messages = [read_message(one, f"messages[{number}]") for number, one in enumerate(given)]
     except (RowError, ValueError) as error:
         raise RefusedError(400, str(error), param="messages") from None
+    if (num_calls := sum(len(message.tool_calls) for message in messages)) > MAX_MESSAGES:
+        words = f"messages have {num_calls:,} tool calls; at most {MAX_MESSAGES:,} are read"
+        raise RefusedError(400, words, param="messages")
     if any(_too_deep(call.arguments) for message in messages for call in message.tool_calls):
         raise RefusedError(400, f"a tool call is nested deeper than {MAX_DEPTH} levels", param="messages")
     return messages
@@ -146,6 +194,8 @@ def _tools(row: dict[str, Any]) -> list[dict[str, Any]]:
         tools = read_tools({"tools": row.get("tools")})
     except (RowError, ValueError) as error:
         raise RefusedError(400, str(error), param="tools") from None
+    if len(tools) > MAX_TOOLS:
+        raise RefusedError(400, f"tools has {len(tools):,}; at most {MAX_TOOLS:,} are read", param="tools")
     for number, tool in enumerate(tools):
         function = tool.get("function")
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):

@@ -243,8 +243,8 @@ class Session:
         """Where in the session's tree a request stands."""
         digest = exact = json_digest(request.tools, size=16)
         messages, last, known = list[Message](), None, 0
-        for number, message in enumerate(request.messages):
-            digest, exact = extended(digest, reply_key(message)), extended(exact, exact_key(message))
+        for number, (message, (said, sent)) in enumerate(zip(request.messages, request.keys, strict=True)):
+            digest, exact = extended(digest, said), extended(exact, sent)
             if message.role == "assistant":
                 # Several calls may have said the same here: a client that sends back what it got means one of them.
                 found = self._by_exact.get(exact, self._by_conversation.get(digest))

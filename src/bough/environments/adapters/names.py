@@ -22,58 +22,38 @@ from bough.types import Task, ToolCall
 
 @dataclass(frozen=True)
 class Adapter:
-    """`module` has a function `adapt(name)` that returns the environment class of what follows the colon."""
+    """One library. The module of its name has a function `adapt(name)` for what follows the colon of `form`."""
 
     form: str
     about: str
-    module: str
-    extra: str
-    package: str
+    # What the extra of its name installs, where that is called otherwise.
+    needs: str = ""
+
+    @property
+    def scheme(self) -> str:
+        return self.form.partition(":")[0]
+
+    @property
+    def package(self) -> str:
+        return self.needs or self.scheme
 
     @property
     def problem(self) -> str | None:
         """Why it cannot be used, if it cannot."""
         if find_spec(self.package) is not None:
             return None
-        return f"{self.package} is not installed; run: pip install 'bough[{self.extra}]'"
+        return f"{self.package} is not installed; run: pip install 'bough[{self.scheme}]'"
 
 
 ADAPTERS = {
-    "gymnasium": Adapter(
-        "gymnasium:ID",
-        "Environments of Gymnasium with text or discrete actions.",
-        "bough.environments.adapters.gymnasium",
-        "gymnasium",
-        "gymnasium",
-    ),
-    "mcp": Adapter(
-        "mcp:COMMAND or URL",
-        "The tools of an MCP server; tasks and their checks come from a file.",
-        "bough.environments.adapters.mcp",
-        "mcp",
-        "mcp",
-    ),
-    "openenv": Adapter(
-        "openenv:URL",
-        "Environments on an OpenEnv server.",
-        "bough.environments.adapters.openenv",
-        "openenv",
-        "websockets",
-    ),
-    "textarena": Adapter(
-        "textarena:GAME",
-        "TextArena's games for one player, or for two against a random or a fixed opponent.",
-        "bough.environments.adapters.textarena",
-        "textarena",
-        "textarena",
-    ),
-    "verifiers": Adapter(
-        "verifiers:TASKSET",
-        "Tasksets of verifiers, played by one of its harnesses.",
-        "bough.environments.adapters.verifiers",
-        "verifiers",
-        "verifiers",
-    ),
+    adapter.scheme: adapter
+    for adapter in (
+        Adapter("gymnasium:ID", "Environments of Gymnasium with text or discrete actions."),
+        Adapter("mcp:COMMAND or URL", "The tools of an MCP server; tasks and their checks come from a file."),
+        Adapter("openenv:URL", "Environments on an OpenEnv server.", needs="websockets"),
+        Adapter("textarena:GAME", "TextArena's games for one player, or for two against a random or a fixed opponent."),
+        Adapter("verifiers:TASKSET", "Tasksets of verifiers, played by one of its harnesses."),
+    )
 }
 
 
@@ -91,7 +71,7 @@ def adapt(name: str) -> type[Environment] | None:
         raise InputError(f"environment {name!r}: {adapter.problem}")
     if not rest.strip():
         raise InputError(f"environment {name!r} is incomplete; write {adapter.form}")
-    return cast("type[Environment]", import_module(adapter.module).adapt(rest.strip()))
+    return cast("type[Environment]", import_module(f"bough.environments.adapters.{scheme}").adapt(rest.strip()))
 
 
 E = TypeVar("E", bound=Environment)

@@ -23,17 +23,15 @@ _RULE = r'"{}"\s*:\s*\[\s*\{{\s*"rhs"\s*:\s*("(?:[^"\\]|\\.)*")'
 _PUT = re.compile(r'action\s+PutObject\s*\{\s*template\s*::\s*"([^"]*)"')
 _HELP = re.compile(r'action\s+help\s*\{\s*template\s*::\s*"help";\s*feedback\s*::\s*"([^"]*)"')
 # The predicates of a goal determine its task type.
+_PLACE = {"inreceptacle", "objecttype", "receptacletype"}
+_LIGHT = {"toggleable", "istoggled", "receptacleatlocation", "atlocation", "holds"}
 _GOALS: dict[frozenset[str], Kind] = {
-    frozenset({"inreceptacle", "objecttype", "receptacletype"}): "pick_and_place_simple",
-    frozenset({"inreceptacle", "objecttype", "receptacletype", "="}): "pick_two_obj_and_place",
-    frozenset(
-        {"inreceptacle", "objecttype", "receptacletype", "cleanable", "isclean"}
-    ): "pick_clean_then_place_in_recep",
-    frozenset({"inreceptacle", "objecttype", "receptacletype", "heatable", "ishot"}): "pick_heat_then_place_in_recep",
-    frozenset({"inreceptacle", "objecttype", "receptacletype", "coolable", "iscool"}): "pick_cool_then_place_in_recep",
-    frozenset(
-        {"objecttype", "toggleable", "istoggled", "receptacleatlocation", "atlocation", "inreceptacle", "holds"}
-    ): "look_at_obj_in_light",
+    frozenset(_PLACE): "pick_and_place_simple",
+    frozenset(_PLACE | {"="}): "pick_two_obj_and_place",
+    frozenset(_PLACE | {"cleanable", "isclean"}): "pick_clean_then_place_in_recep",
+    frozenset(_PLACE | {"heatable", "ishot"}): "pick_heat_then_place_in_recep",
+    frozenset(_PLACE | {"coolable", "iscool"}): "pick_cool_then_place_in_recep",
+    frozenset(_LIGHT | {"inreceptacle", "objecttype"}): "look_at_obj_in_light",
 }
 _READ = {
     *TRAITS, "atlocation", "receptacleatlocation", "objectatlocation", "openable", "opened", "inreceptacle",

@@ -31,10 +31,10 @@ from bough.worlds.interpreter.statements import (
     attributes_set,
     bounds_read,
     called_name,
-    derived,
     entry_name,
     exceptions_expected,
     modules_used,
+    origins,
     root,
     uses,
 )
@@ -189,8 +189,8 @@ class Guards:
         self.running.discard(loop)
         return False
 
-    def called(self, function: Any, *theirs: bool) -> Any:
-        """A function, or what checks its arguments first; `theirs` is which of them may be the program's."""
+    def called(self, function: Any, *theirs: int) -> Any:
+        """A function, or what checks its arguments first; `theirs` is which may be (1) and are (2) the program's."""
         if function is zip:
             return lambda *values, strict=False: zip(*values, strict=True) if strict else self._aligned(values, theirs)
         if function is map:
@@ -204,9 +204,10 @@ class Guards:
 
         def compare(*values: Any, **named: Any) -> Any:
             left, right = (*values, *named.values())[:2]
-            self._check_shapes(left, right, *theirs[:2], whole=True)
+            of_left, of_right = theirs[:2] if len(theirs) > 1 else theirs * 2  # both in one, with a star
+            self._check_shapes(left, right, bool(of_left), bool(of_right), whole=True)
             if name == "subtract":
-                self._check_finite(left, right, *theirs[:2])
+                self._check_finite(left, right, bool(of_left), bool(of_right))
             return function(*values, **named)
 
         return compare
@@ -246,13 +247,16 @@ class Guards:
             if theirs and _is_endless(side) and not _is_endless(other):
                 raise self.program.failure("an infinite or undefined number is compared")
 
-    def _aligned(self, values: tuple[Any, ...], theirs: tuple[bool, ...]) -> Iterator[tuple[Any, ...]]:
-        """`zip`, except that what may be the program's does not end before anything else does."""
+    def _aligned(self, values: tuple[Any, ...], theirs: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
+        """`zip`, except that what may be the program's does not end before anything that is not."""
         if len(theirs) != len(values):  # some were given with a star
-            theirs = (any(theirs),) * len(values)
+            theirs = (int(any(theirs)),) * len(values)
+        if min(theirs, default=2) == 2:
+            yield from zip(*values, strict=False)
+            return
         ended = object()
         iterators = list(map(iter, values))
-        for number in itertools.count() if values else ():
+        for number in itertools.count():
             row: list[Any] = []
             for iterator in iterators:
                 row.append(next(iterator, ended))
@@ -275,8 +279,8 @@ class _Rewriter(ast.NodeTransformer):
     """Passes what tests do with values that may be the program's to the guards."""
 
     def __init__(self, sources: list[str], names: set[str]) -> None:
-        self.theirs, given = derived(sources, names)
-        self.changeable = self.theirs | given
+        self.origins = origins(sources, names)
+        self.theirs = self.origins.maybe | self.origins.given
         self.bounds = bounds_read(sources)
         self.loops = itertools.count()
 
@@ -289,7 +293,8 @@ class _Rewriter(ast.NodeTransformer):
             for part in (*node.args[:1], getattr(node.func, "value", None)):
                 if isinstance(part, ast.Compare | ast.BinOp):
                     part.whole = True  # type: ignore[union-attr]
-        theirs = [uses(part, self.changeable) for part in (*node.args, *node.keywords)]
+        parts = (*node.args, *node.keywords)
+        theirs = [uses(part, self.theirs) + (root(part) in self.origins.surely) for part in parts]
         self.generic_visit(node)
         several = len(theirs) > 1 or any(isinstance(part, ast.Starred) for part in node.args)
         if several and any(theirs) and not getattr(node, "counted", False) and not _are_neighbours(node):
@@ -310,12 +315,12 @@ class _Rewriter(ast.NodeTransformer):
         return self._operated(node, node.op, node.left, node.right)
 
     def visit_For(self, node: ast.For) -> ast.AST:
-        if uses(node.iter, self.changeable):
+        if uses(node.iter, self.theirs):
             node.iter = _guard("each", node.iter)
         return self.generic_visit(node)
 
     def visit_While(self, node: ast.While) -> ast.AST:
-        if uses(node.test, self.changeable):
+        if uses(node.test, self.theirs):
             node.test = _guard("going_on", node.test, ast.Constant(next(self.loops)))
         return self.generic_visit(node)
 
@@ -338,7 +343,7 @@ class _Rewriter(ast.NodeTransformer):
 
     def _operated(self, node: ast.AST, sign: ast.AST, left: ast.expr, right: ast.expr) -> ast.AST:
         theirs = [
-            uses(part, self.theirs if isinstance(part, ast.Name) else self.changeable)  # a number does not change
+            uses(part, self.origins.maybe if isinstance(part, ast.Name) else self.theirs)  # a number does not change
             for part in (left, right)
         ]
         self.generic_visit(node)
@@ -375,7 +380,7 @@ def _are_neighbours(call: ast.Call) -> bool:
 
 def _is_endless(value: Any) -> bool:
     """Whether a number is infinite or undefined, or any of an array is."""
-    if isinstance(value, int):
+    if isinstance(value, int | Held):
         return False  # however large
     if isinstance(value, float | complex):
         return not cmath.isfinite(value)

@@ -3,7 +3,8 @@
 A problem is named by its generator, seed and place; the grader makes it again, in a
 sandbox of its own, since a scorer wants the very entry and not what is left of it after
 JSON. Nine scorers evaluate the text of an answer as code. They are given an answer only
-if it is a literal, or a formula, that does nothing: `EVALUATED` says which.
+if it is a literal, or a formula, that does nothing: `EVALUATED` says which. Here answers are
+parsed, never run.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import operator
 import os
 import re
 import secrets
@@ -65,11 +67,15 @@ ask("secret") + result
 NOT_GRADED = {"propositional_logic": "a formula such as (P ∨ Q) follows from the premises of most of its problems"}
 # Not possessive, (…)*+, which Python 3.11.2, Debian 12's, matches wrongly; tags end each attempt anyway.
 _ANSWER = re.compile(r"<answer>([^<]*(?:<(?!/?answer>)[^<]*)*)</answer>")
+# What a formula may call and contain: no attribute, and no name that a scorer defines.
 FUNCTIONS = frozenset({
     "sin", "cos", "tan", "cot", "sec", "csc", "asin", "acos", "atan", "acot", "sinh", "cosh", "tanh", "asinh", "acosh",
     "atanh", "exp", "log", "ln", "sqrt", "erf", "Abs",
 })  # fmt: skip
 SYMBOLS = frozenset({"x", "y", "z", "X", "Y", "Z", "C", "E", "I", "pi"})
+CALCULATIONS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+}  # fmt: skip
 LARGEST_EXPONENT = 1000
 _CHARACTERS = re.compile(r"[\w +\-*/().,]*", re.ASCII)
 _WORD = re.compile(r"[A-Z]+")
@@ -165,20 +171,10 @@ def is_text_or_literal(text: str) -> bool:
     return True
 
 
-def is_polynomial(text: str) -> bool:
-    """Whether `text` contains only numbers, variables, + - * / and **."""
-    return is_expression(text, frozenset())
-
-
 def is_expression(text: str, functions: frozenset[str] = FUNCTIONS) -> bool:
     """Whether `text` contains only numbers, variables, operators and mathematical functions."""
     tree = _parsed(text)
     return tree is not None and _calculates(tree, functions)
-
-
-def is_arithmetic(text: str) -> bool:
-    """Whether `text` contains only whole numbers, + - * / and parentheses."""
-    return arithmetic(text) is not None
 
 
 def arithmetic(text: str) -> tuple[Fraction, list[int]] | None:
@@ -233,17 +229,8 @@ def _value(tree: ast.expr, numbers: list[int]) -> Fraction:
         return Fraction(tree.value)
     if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub):
         return -_value(tree.operand, numbers)
-    if isinstance(tree, ast.BinOp):
-        left, right = _value(tree.left, numbers), _value(tree.right, numbers)
-        match tree.op:
-            case ast.Add():
-                return left + right
-            case ast.Sub():
-                return left - right
-            case ast.Mult():
-                return left * right
-            case ast.Div():
-                return left / right
+    if isinstance(tree, ast.BinOp) and type(tree.op) in CALCULATIONS:
+        return CALCULATIONS[type(tree.op)](_value(tree.left, numbers), _value(tree.right, numbers))
     raise ValueError("not a calculation with whole numbers")
 
 
@@ -256,7 +243,7 @@ EVALUATED: dict[str, Callable[[str], bool]] = {
     "string_insertion": is_text_or_literal,
     "simple_integration": is_expression,
     "intermediate_integration": is_expression,
-    "polynomial_multiplication": is_polynomial,
-    "countdown": is_arithmetic,
+    "polynomial_multiplication": lambda text: is_expression(text, frozenset()),
+    "countdown": lambda text: arithmetic(text) is not None,
     "puzzle24": lambda text: (arithmetic(text) or (None,))[0] == 24,
 }

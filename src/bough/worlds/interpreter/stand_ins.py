@@ -18,7 +18,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, TypeVar
 
-from bough.worlds.interpreter.values import CHANGEABLE, ValueRefusedError, checked, decoded, encoded, refill
+from bough.worlds.interpreter.values import CHANGEABLE, ValueRefusedError, decoded, encoded, refill
 
 T = TypeVar("T")
 # A test may take this many times its limit in all, the time of the program's calls included.
@@ -103,15 +103,15 @@ class Program:
         self.stopwatch.resume()
         try:
             answer = _read(text)
-        except (ValueError, TypeError, RecursionError, MemoryError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError, MemoryError) as error:
             raise self.failure(f"the program's answer is not readable: {error}"[:200]) from None
         if "refused" in answer:
             raise self.failure(answer["refused"][:200])
 
         def received(tag: str, number: int) -> Any:
-            if tag == "iterator":
+            if tag == "iterator" and type(number) is int:
                 return Items(self, number)
-            if not objects:
+            if tag != "object" or type(number) is not int or not objects:
                 raise ValueRefusedError("an object of the program's own")
             return Held(self, number)
 
@@ -149,7 +149,7 @@ class Program:
                 parts = [part for pair in new.items() for part in pair] if isinstance(new, dict) else list(new)
                 refill(old, tag, [ours.get(id(part), part) for part in parts])
 
-    def _exception(self, names: list[list[str]], said: str, arguments: Any) -> BaseException:
+    def _exception(self, names: list[tuple[str, str]], said: str, arguments: Any) -> BaseException:
         """What the program raised: the first of its classes that is known here, with the same text."""
         known = (self._exception_class(module, name) for module, name in names)
         kind = next((kind for kind in known if kind is not None), Exception)
@@ -306,13 +306,9 @@ def _read(text: str) -> dict[str, Any]:
         raise ValueError("not an object")
     if isinstance(answer.get("refused"), str):
         return {"refused": answer["refused"]}
-    read: dict[str, Any] = {key: checked(answer[key]) for key in ("value", "changed") if key in answer}
-    if "value" not in read:
+    if "value" not in answer:
         raise ValueError("no value")
     if "raised" in answer:
-        names, said = answer["raised"], answer.get("said")
-        pairs = isinstance(names, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in names)
-        if not pairs or not all(isinstance(name, str) for pair in names for name in pair) or not isinstance(said, str):
-            raise ValueError("an unknown exception")
-        read |= {"raised": names, "said": said[:1000]}
-    return read
+        names = [(str(module), str(name)) for module, name in answer["raised"]]
+        return {"raised": names, "said": str(answer["said"])[:1000], "value": answer["value"]}
+    return answer

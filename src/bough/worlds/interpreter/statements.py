@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator
 from importlib import import_module
 from symtable import SymbolTable, symtable
 from types import ModuleType
+from typing import NamedTuple
 
 # Modules outside the standard library that tests use, by the names they use.
 MODULES = {"np": "numpy", "numpy": "numpy"}
@@ -168,24 +169,36 @@ def bounds_read(sources: list[str]) -> set[tuple[str, str]]:
     return {(root(node), getattr(part.upper, "id", "")) for node, part in parts if isinstance(part, ast.Slice)}
 
 
-def derived(sources: list[str], names: Collection[str]) -> tuple[set[str], set[str]]:
-    """The names in statements that may stand for what comes from `names`, and those of arguments given to them.
+class Origins(NamedTuple):
+    """The names in statements that stand for values of the program's, that may, and of arguments given to these."""
+
+    surely: set[str]
+    maybe: set[str]
+    given: set[str]
+
+
+def origins(sources: list[str], names: Collection[str]) -> Origins:
+    """Where values come from, if `names` are the program's.
 
     Assignments are followed as if each ran before and after every other one, and a parameter
     may be anything: a name too many makes the tests stricter, not weaker.
     """
     nodes = _nodes(sources)
-    found = {*names, *(node.arg for node in nodes if isinstance(node, ast.arg))}
-    flows = [flow for node in nodes for flow in _flows(node)]
-    bound = {name for names, _ in flows for name in names}
+    flows = [(name, value) for node in nodes for names, value in _flows(node) for name in names]
+    bound = {name for name, _ in flows}
     # What a method is given goes into its object: found.append(f(1)). A module is not bound here.
     methods = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
-    flows += [([root(call.func)], part) for call in methods for part in call.args if root(call.func) in bound]
-    while more := {name for names, value in flows if uses(value, found) for name in names} - found:
-        found |= more
-    calls = [node for node in nodes if isinstance(node, ast.Call) and uses(node.func, found)]
+    flows += [(root(call.func), part) for call in methods for part in call.args if root(call.func) in bound]
+    parameters = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    maybe = {*names, *parameters}
+    while more := {name for name, value in flows if uses(value, maybe)} - maybe:
+        maybe |= more
+    surely = set(names) - parameters
+    while more := bound - {name for name, value in flows if root(value) not in surely} - surely - parameters:
+        surely |= more
+    calls = [node for node in nodes if isinstance(node, ast.Call) and uses(node.func, maybe)]
     given = {name.id for call in calls for part in (*call.args, *call.keywords) for name in _names(part)}
-    return found, given - found
+    return Origins(surely, maybe, given - maybe)
 
 
 def uses(node: ast.AST, names: Collection[str]) -> bool:
@@ -205,6 +218,11 @@ def _flows(node: ast.AST) -> Iterator[tuple[list[str], ast.AST]]:
         yield _bound(node.optional_vars), node.context_expr
     elif isinstance(node, ast.FunctionDef | ast.ClassDef):
         yield [node.name], node
+    elif isinstance(node, ast.Try):
+        yield [handler.name or "" for handler in node.handlers], node
+    elif isinstance(node, ast.Match):
+        patterns = [part for part in ast.walk(node) if isinstance(part, ast.MatchAs | ast.MatchStar)]
+        yield [part.name or "" for part in patterns], node.subject
 
 
 def _bound(target: ast.expr) -> list[str]:
@@ -259,7 +277,7 @@ def _is_given(name: str, sources: list[str], functions: set[str]) -> bool:
     return all(id(node) in inside for node in nodes if isinstance(node, ast.Name) and node.id == name)
 
 
-def root(node: ast.expr) -> str:
+def root(node: ast.AST) -> str:
     """The name that an expression such as `a.b[0].c()` begins with."""
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
         node = node.func if isinstance(node, ast.Call) else node.value

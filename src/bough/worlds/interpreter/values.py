@@ -26,7 +26,6 @@ from functools import cached_property
 from typing import Any
 
 LARGEST = 1 << 53
-MAX_DIMENSIONS = 64  # as numpy has it
 # Created empty and filled later, because they may contain themselves.
 SHELLS: dict[str, type[Any]] = {
     "list": list, "set": set, "deque": deque, "dict": dict, "Counter": Counter, "OrderedDict": OrderedDict,
@@ -55,7 +54,7 @@ TEXTS: dict[str, Callable[[str], Any]] = {
     "datetime": datetime.datetime.fromisoformat,
     "timedelta": lambda text: datetime.timedelta(microseconds=int(text)),
 }
-NUMBERED = {"iterator", "object"}
+ABSENT = object()
 DTYPE = re.compile(r"[<>|=][biufcU]\d{1,4}")
 
 Special = Callable[[Any], tuple[str, Any] | None]
@@ -117,34 +116,42 @@ def decoded(
     special: Callable[[str, Any], Any] | None = None,
     settable: Collection[str] = (),
 ) -> tuple[Any, list[Any]]:
-    """The value of a message, and the objects of its heap.
+    """The value of a message, and the objects of its heap; raises whatever a wrong message leads to.
 
     An object has no attribute in place of a method or a constant of its class. Where a class
     has a value of the same name, `settable` says whether it is a default that objects replace.
     """
     heap = message["heap"]
-    made: list[Any] = [SHELLS[entry[0]]() if entry[0] in SHELLS else None for entry in heap]
+    # Shells and objects can be referred to before their content is known, anything else cannot.
+    made: list[Any] = [_shell(entry, classes) for entry in heap]
 
     def at(place: Any) -> Any:
-        return made[place[0]] if isinstance(place, list) else place
+        if not isinstance(place, list | dict):
+            return place
+        [number] = place
+        if type(number) is not int or number < 0 or made[number] is ABSENT:
+            raise ValueRefusedError("a wrong place")
+        return made[number]
 
     for place, (tag, *parts) in enumerate(heap):
-        if tag == "class":
-            made[place] = _blank(classes, parts[0])
-        elif tag in TEXTS:
+        if made[place] is not ABSENT:
+            continue
+        if tag in TEXTS:
             made[place] = TEXTS[tag](parts[0])
         elif tag == "array":
             import numpy
 
+            if not DTYPE.fullmatch(parts[0]):
+                raise ValueRefusedError("an array of something else")
             made[place] = numpy.array(list(map(at, parts[2:])), dtype=parts[0]).reshape(parts[1])
         elif tag == "named":
             made[place] = namedtuple(parts[0], parts[1])(*map(at, parts[2:]))
         elif tag in MADE:
             made[place] = MADE[tag](list(map(at, parts)))
-        elif tag not in SHELLS:
-            if special is None:
-                raise ValueRefusedError(f"an {tag} cannot be sent here")
+        elif special is not None:
             made[place] = special(tag, parts[0])
+        else:
+            raise ValueRefusedError(f"an {tag:.20} cannot be sent here")
     for place, (tag, *parts) in enumerate(heap):
         if tag == "class":
             kind, content = type(made[place]), dict(zip(parts[1], map(at, parts[2:]), strict=True))
@@ -154,8 +161,7 @@ def decoded(
                 elif _is_fixed(kind, name, settable):
                     raise ValueRefusedError(f"{parts[0]} whose {name:.80} is replaced")
             vars(made[place]).update(content)
-    for place, (tag, *parts) in enumerate(heap):
-        if tag in SHELLS:
+        elif tag in SHELLS:
             refill(made[place], tag, list(map(at, parts)))
     return at(message["value"]), made
 
@@ -172,60 +178,11 @@ def refill(shell: Any, tag: str, parts: list[Any]) -> None:
         shell.extend(parts)
 
 
-def checked(message: object) -> dict[str, Any]:
-    """Returns `message` if `decoded` can read it; raises ValueError otherwise."""
-    if not isinstance(message, dict) or set(message) != {"value", "heap"} or not isinstance(message["heap"], list):
-        raise ValueError("not a message of values")
-    heap = message["heap"]
-    if not all(isinstance(entry, list) and entry and isinstance(entry[0], str) for entry in heap):
-        raise ValueError("an entry without a tag")
-    _check_place(message["value"], heap, len(heap))
-    for place, (tag, *parts) in enumerate(heap):
-        told, latest = 0, len(heap)
-        if tag in TEXTS or tag in NUMBERED:
-            told = 1
-            good = len(parts) == 1 and type(parts[0]) is (str if tag in TEXTS else int)
-        elif tag in ("class", "named"):
-            told, latest = 2, place if tag == "named" else latest
-            good = len(parts) > 1 and isinstance(parts[0], str) and _are(parts[1], str, len(parts) - 2)
-        elif tag == "array":
-            told, latest = 2, place
-            good = len(parts) > 1 and isinstance(parts[0], str) and DTYPE.fullmatch(parts[0]) is not None
-            good = good and _are(parts[1], int) and len(parts[1]) <= MAX_DIMENSIONS
-            good = good and all(0 <= size <= LARGEST for size in parts[1])
-            good = good and math.prod(parts[1]) == len(parts) - 2
-        elif tag in MADE:
-            latest = place
-            good = tag != "range" or len(parts) == 3
-        else:
-            good = tag in SHELLS and not (tag in PAIRS and len(parts) % 2)
-        if not good:
-            raise ValueError(f"a wrong entry: {tag:.20}")
-        for part in parts[told:]:
-            _check_place(part, heap, latest)
-    return message
-
-
-def _check_place(place: Any, heap: list[Any], latest: int) -> None:
-    """Checks a value: inline, or a reference to an entry before `latest` or to a shell, which exists from the start."""
-    if isinstance(place, list):
-        good = len(place) == 1 and type(place[0]) is int and 0 <= place[0] < len(heap)
-        good = good and (place[0] < latest or heap[place[0]][0] in SHELLS)
-    else:
-        good = not isinstance(place, dict)
-    if not good:
-        raise ValueError("a wrong place")
-
-
 def _is_fixed(kind: type[Any], name: str, settable: Collection[str]) -> bool:
     """Whether a name belongs to a class and not to its objects. None in a class is a place for a value."""
     found = getattr(kind, name, None)
     fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
     return callable(found) or (found is not None and name not in {*settable, *(field.name for field in fields)})
-
-
-def _are(values: Any, kind: type, count: int | None = None) -> bool:
-    return isinstance(values, list) and all(type(value) is kind for value in values) and count in (None, len(values))
 
 
 def _inline(value: Any) -> bool:
@@ -269,8 +226,8 @@ def _entry(value: Any, classes: Mapping[str, Any], special: Special | None) -> t
     if isinstance(value, dict):
         tag = next(tag for tag in ("Counter", "OrderedDict", "dict") if isinstance(value, SHELLS[tag]))
         return tag, [part for pair in dict.items(value) for part in pair]
-    if isinstance(value, tuple) and _are(list(getattr(kind, "_fields", ())), str, tuple.__len__(value)) and value:
-        return "named", [Raw(name), Raw(list(kind._fields)), *tuple.__iter__(value)]
+    if isinstance(value, tuple) and hasattr(kind, "_fields"):
+        return "named", [Raw(name), Raw([str(field) for field in kind._fields]), *tuple.__iter__(value)]
     sequences: tuple[type[Any], ...] = (list, tuple, set, frozenset, deque)
     for sequence in sequences:
         if isinstance(value, sequence):
@@ -302,8 +259,12 @@ def _text(value: Any) -> tuple[str, str] | None:
     return None
 
 
-def _blank(classes: Mapping[str, Any], name: str) -> Any:
-    kind = classes.get(name)
+def _shell(entry: list[Any], classes: Mapping[str, Any]) -> Any:
+    if entry[0] in SHELLS:
+        return SHELLS[entry[0]]()
+    if entry[0] != "class":
+        return ABSENT
+    kind = classes.get(entry[1])
     if not isinstance(kind, type):
-        raise ValueRefusedError(f"{name:.80} is not a class of the task's")
+        raise ValueRefusedError(f"{entry[1]:.80} is not a class of the task's")
     return object.__new__(kind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic import JsonValue
 
@@ -47,37 +47,36 @@ class UnknownActionError(ValueError):
 # Keys are pressed one by one: a text without an end would take longer than a step may. Tasks need a tenth of it.
 MAX_TEXT = 1_000
 DIRECTIONS = ("up", "down", "top", "bottom")
-ELEMENT = Parameter("element", "element")
+
+
+def _signature(name: str, parameters: str, about: str) -> Signature:
+    """Each parameter by its name, `:` and its kind where that is called otherwise, `?` where it is optional."""
+    found = []
+    for word in parameters.split():
+        label, _, kind = word.rstrip("?").partition(":")
+        found.append(Parameter(label, cast(Kind, kind or label), optional=word.endswith("?")))
+    return Signature(name, tuple(found), about)
+
+
+POINT = "x:number y:number"
 SIGNATURES = {
     signature.name: signature
     for signature in (
-        Signature("click", (ELEMENT,), "click an element"),
-        Signature("fill", (ELEMENT, Parameter("text", "text")), "replace what is in a text field"),
-        Signature("select_option", (ELEMENT, Parameter("option", "options")), "choose from a list"),
-        Signature("press", (Parameter("key", "key"),), "a key: Enter, Tab, ArrowDown, Control+a"),
-        Signature(
-            "type",
-            (Parameter("text", "text"), Parameter("element", "element", optional=True)),
-            "write where the cursor is",
-        ),
-        Signature(
-            "scroll",
-            (Parameter("direction", "direction"), Parameter("element", "element", optional=True)),
-            "'up', 'down', 'top' or 'bottom': the page or an element",
-        ),
-        Signature("hover", (ELEMENT,), "move the mouse over an element"),
-        Signature("drag", (ELEMENT, Parameter("target", "element")), "drag one element onto another"),
-        Signature("select_text", (Parameter("text", "text"),), "mark a text on the page"),
-        Signature("mouse_move", (Parameter("x", "number"), Parameter("y", "number")), "move the mouse to a point"),
-        Signature("mouse_down", (Parameter("x", "number"), Parameter("y", "number")), "hold the button at a point"),
-        Signature("mouse_up", (Parameter("x", "number"), Parameter("y", "number")), "let go at a point"),
-        Signature("mouse_click", (Parameter("x", "number"), Parameter("y", "number")), "click a point"),
-        Signature(
-            "mouse_drag",
-            tuple(Parameter(name, "number") for name in ("from_x", "from_y", "to_x", "to_y")),
-            "drag from point to point",
-        ),
-        Signature("wait", (), "let a second pass"),
+        _signature("click", "element", "click an element"),
+        _signature("fill", "element text", "replace what is in a text field"),
+        _signature("select_option", "element option:options", "choose from a list"),
+        _signature("press", "key", "a key: Enter, Tab, ArrowDown, Control+a"),
+        _signature("type", "text element?", "write where the cursor is"),
+        _signature("scroll", "direction element?", "'up', 'down', 'top' or 'bottom': the page or an element"),
+        _signature("hover", "element", "move the mouse over an element"),
+        _signature("drag", "element target:element", "drag one element onto another"),
+        _signature("select_text", "text", "mark a text on the page"),
+        _signature("mouse_move", POINT, "move the mouse to a point"),
+        _signature("mouse_down", POINT, "hold the button at a point"),
+        _signature("mouse_up", POINT, "let go at a point"),
+        _signature("mouse_click", POINT, "click a point"),
+        _signature("mouse_drag", "from_x:number from_y:number to_x:number to_y:number", "drag from point to point"),
+        _signature("wait", "", "let a second pass"),
     )
 }
 

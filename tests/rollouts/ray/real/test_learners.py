@@ -16,7 +16,7 @@ from bough.online.source import SharedSource
 from bough.training.checkpoint import checkpoints
 from bough.training.plan import Batch
 from bough.training.run import Trained
-from tests.online.test_shared_source import LETTERS, assert_same
+from tests.online.test_source import LETTERS, assert_same
 from tests.rollouts.ray.real.clusters import started
 from tests.training.pair import alone
 

@@ -1,14 +1,20 @@
 import json
 import re
+from pathlib import Path
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
+from torch import Tensor
 
 from bough.errors import InputError
-from bough.policy.adapters import ACTOR, AdapterWeights
+from bough.models.resolve import load_tokenizer
+from bough.policy.adapters import ACTOR, HASHED_WHOLE, AdapterWeights, Lora, grow, read_shape, weights_digest
+from bough.policy.load import load_model
 from bough.policy.policy import Policy
+from bough.policy.save import save_policy
+from bough.types import Call
 from tests.policy.families import make
 
 X = torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
@@ -129,3 +135,90 @@ def test_an_incomplete_adapter_is_refused(tmp_path, config, tensors, said):
     save_file({name: torch.zeros(shape) for name, shape in tensors.items()}, tmp_path / "adapter_model.safetensors")
     with pytest.raises(InputError, match=f"{re.escape(str(tmp_path))}: .*{said}"):
         AdapterWeights.read(tmp_path)
+
+
+CALLS = [Call(prompt_ids=[5, 6, 7, 9], completion_ids=[8, 11, 2])]
+
+
+def adapter(folder: Path, lora: Lora) -> Policy:
+    torch.manual_seed(1)
+    policy = Policy.load("tiny", lora=lora).eval()
+    with torch.no_grad():
+        for name, parameter in policy.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.3)
+    save_policy(policy, load_tokenizer("tiny"), folder)
+    return policy
+
+
+def grown(folder: Path, wanted: Lora) -> Policy:
+    model = load_model("tiny", dtype=torch.float32, device=torch.device("cpu"), quantize=False)
+    return Policy(grow(model, folder, wanted)).eval()
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        Lora(r=16, alpha=8, targets=("k_proj", "q_proj")),
+        Lora(r=2, alpha=64, targets=("q_proj", "v_proj")),
+        Lora(r=8, alpha=16, targets="all-linear"),
+    ],
+)
+def test_a_grown_adapter_computes_the_same_and_can_be_trained(tmp_path: Path, wanted: Lora):
+    small = adapter(tmp_path, Lora(r=4, alpha=12, targets=("q_proj", "v_proj")))
+    large = grown(tmp_path, wanted)
+    assert torch.allclose(large.logprobs(CALLS)[0], small.logprobs(CALLS)[0], atol=1e-5)
+    config = large.model.peft_config["actor"]
+    assert config.r == max(4, wanted.r)
+    large.logprobs(CALLS)[0].sum().backward()
+    new_columns = [p.grad[:, 4:] for n, p in large.named_parameters() if "lora_B" in n and p.grad is not None]
+    assert all(column.abs().sum() > 0 for column in new_columns if column.numel())
+
+
+def test_the_shape_of_an_adapter_is_read_from_its_folder(tmp_path: Path):
+    adapter(tmp_path, Lora(r=4, alpha=12, dropout=0.1, targets=("v_proj", "q_proj")))
+    assert read_shape(tmp_path) == Lora(r=4, alpha=12, dropout=0.1, targets=("q_proj", "v_proj"))
+
+
+def test_what_cannot_be_grown_is_said(tmp_path: Path):
+    adapter(tmp_path, Lora(r=4, targets=("q_proj",)))
+    path = tmp_path / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"use_dora": True}))
+    with pytest.raises(InputError, match="use_dora cannot be grown"):
+        grown(tmp_path, Lora(r=8))
+    with pytest.raises(InputError, match=r"adapter_config\.json is missing"):
+        read_shape(tmp_path / "none")
+    path.write_text("{")
+    with pytest.raises(InputError, match="cannot be read as JSON"):
+        read_shape(tmp_path)
+    path.write_text('{"peft_type": "IA3"}')
+    with pytest.raises(InputError, match="IA3 adapter"):
+        read_shape(tmp_path)
+
+
+def of(weight: Tensor, name: str = "a") -> str:
+    return weights_digest([(name, weight)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8, torch.float64])
+@pytest.mark.parametrize("size", [1, 1023, 5000, HASHED_WHOLE + 5000])
+def test_one_bit_of_one_weight_is_another_digest(dtype: torch.dtype, size: int):
+    weight = torch.arange(size).to(dtype)
+    for place in {0, size // 2, size - 1}:
+        other = weight.clone()
+        other.view(torch.uint8)[place * weight.element_size()] ^= 1
+        assert of(other) != of(weight)
+    assert of(weight.clone()) == of(weight)
+
+
+def test_the_same_numbers_in_another_shape_place_or_type_are_other_weights():
+    weight = torch.arange(6.0)
+    digests = {of(weight), of(weight.view(2, 3)), of(weight, "b"), of(weight.double()), of(torch.arange(7.0)[:6] + 1)}
+    assert len(digests) == 5
+    blocks = torch.arange(2.0 * HASHED_WHOLE)
+    assert of(blocks) != of(blocks.roll(1024))
+
+
+def test_a_view_has_the_digest_of_its_own_weights():
+    weight = torch.arange(12.0).view(3, 4)
+    assert of(weight.T) == of(weight.T.contiguous()) != of(weight)
