@@ -143,8 +143,9 @@ def _all(folder: Path) -> list[Path]:
 
 
 # A member of a population as its folder describes it: where it comes from, its settings, how far it is trained.
-# NAME/member.json                 this description, and the optimizer's numbers NAME/adapter_model.safetensors   the
-# adapter, with adapter_config.json: loadable by anyone NAME/optimizer.safetensors       the optimizer's moments
+#     NAME/member.json                 this description, and the optimizer's numbers
+#     NAME/adapter_model.safetensors   the adapter, with adapter_config.json: loadable by anyone
+#     NAME/optimizer.safetensors       the optimizer's moments
 
 DESCRIPTION, OPTIMIZER = "member.json", "optimizer.safetensors"
 
