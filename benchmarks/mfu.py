@@ -34,8 +34,7 @@ from bough.methods.sft import SFT, Demonstration, SFTConfig
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 from bough.training.loop import Trainer
-from bough.training.plan import PlannedSource, Shape, fitting
-from bough.training.run import Work, choose
+from bough.training.plan import PlannedSource, Shape, Work, choose, fitting
 from bough.training.step import Step
 
 PROFILED = 3  # steps

@@ -29,9 +29,10 @@ from tests.report.viewer.tab import Tab
 from bough.cli import main as bough
 from bough.data.reader import read
 from bough.data.writer import Writer
+from bough.engines.server.app import listen
 from bough.report.viewer.contents import Root
 from bough.report.viewer.index import Index
-from bough.report.viewer.server import FolderAnswers, door, listen, make_app
+from bough.report.viewer.server import FolderAnswers, door, make_app
 from bough.types import Trajectory
 
 SHOWN = (

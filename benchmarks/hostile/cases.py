@@ -21,7 +21,7 @@ from benchmarks.hostile.mutations import (
     odd_path,
 )
 
-from bough.commands.table import VERBS, resolve
+from bough.commands import table
 from bough.config.base import Config
 from bough.config.flags import plain_type
 from bough.config.parts import leaves
@@ -149,8 +149,8 @@ def tasks(base: Path, folder: Path, rng: Random) -> list[str]:
 
 def flags(base: Path, folder: Path, rng: Random) -> list[str]:  # noqa: ARG001
     """Any command with any flags; what it reads is not there."""
-    name = rng.choice([name for name in VERBS if name not in NEVER])
-    config: type[Config] = resolve(VERBS[name].config)
+    name = rng.choice([name for name in table.TABLE if name not in NEVER])
+    config: type[Config] = table.command(name).config
     words = name.split()
     for key, leaf in leaves(config).items():
         if is_positional(leaf.info) and rng.random() < 0.8:

@@ -34,6 +34,7 @@ from bough.config.yaml_file import YamlFile
 from bough.errors import InputError, did_you_mean
 from bough.evaluation.gate import Decision, gate
 from bough.evaluation.results import Results
+from bough.experiments.evolve_settings import without_removed
 
 SHIPPED = Path(__file__).parents[1] / "recipes"
 FILE_NAME = "recipe.yaml"
@@ -322,7 +323,8 @@ def _accepting(values: Mapping[str, Any]) -> str | None:
     missing: dict[str, int] = {}
     for name in (*table.stages(), "doctor"):
         config = table.command(name).config
-        found, known = flattened(config, values).keys() - REMOVED.keys(), leaves(config).keys()
+        old = without_removed(values) if name == "evolve" else values
+        found, known = flattened(config, old).keys() - REMOVED.keys(), leaves(config).keys()
         if "model" in found <= known:
             missing[name] = len(known - found)
     return min(missing, key=lambda name: missing[name], default=None)
