@@ -44,6 +44,20 @@ def test_a_pair_and_a_group_are_counted_unit_by_unit():
     assert found.calls.kept == 2 + 2 + 3
 
 
+def test_every_attempt_of_a_group_has_its_own_tools():
+    function = {"name": "look", "description": "Look around.", "parameters": {"type": "object", "properties": {}}}
+    attempts = [episode(1), episode(1).model_copy(update={"tools": [{"type": "function", "function": function}]})]
+    calls = [diagnosis("llama3").add(one, "a:1") for one in (*attempts, Group(task=Task(id="t"), attempts=attempts))]
+    assert calls[2] == calls[0] + calls[1] and calls[0] != calls[1]
+
+
+def test_replies_that_are_labelled_as_bad_are_counted():
+    found, bad = diagnosis(), episode(1).model_copy(update={"success": False, "rewards": {"label": 0.0}})
+    found.add(episode(1), "a:1")
+    found.add(bad, "a:2")
+    assert found.tokens["trained"] == 2 * found.tokens["labelled bad"] > 0
+
+
 def test_a_template_that_keeps_history_has_nothing_to_compute_again():
     found = diagnosis("llama3")
     found.add(episode(5), "a:1")

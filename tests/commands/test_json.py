@@ -74,7 +74,7 @@ def test_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     sft, dpo, grpo = (tmp_path / name for name in ("sft", "dpo", "grpo"))
     found = report(
         capsys, "sft", *SHORT, "--train-file", SAMPLES / "trl_messages.jsonl",
-        "--eval-file", SAMPLES / "trl_messages.jsonl", "--eval-steps", "1", "--output-dir", sft,
+        "--eval-file", SAMPLES / "sharegpt.jsonl", "--eval-steps", "1", "--output-dir", sft,
     )  # fmt: skip
     assert found["weights"] == str(sft / "final") and found["steps"] == 2
     held_out = [line["eval_loss"] for line in MetricsFile.read(sft / "metrics.jsonl") if "eval_loss" in line]

@@ -23,7 +23,8 @@ def expert() -> list[bough.Trajectory]:
 def test_records_in_memory_train_to_the_same_weights_as_their_file(expert: list[bough.Trajectory], tmp_path: Path):
     memory = bough.sft("tiny", expert, eval_file=expert, **SHORT)
     file = bough.write(expert, tmp_path / "expert.jsonl")
-    disk = bough.sft("tiny", file, eval_file=file, output_dir=tmp_path / "run", **SHORT)
+    copy = bough.write(expert, tmp_path / "copy.jsonl")
+    disk = bough.sft("tiny", file, eval_file=copy, output_dir=tmp_path / "run", **SHORT)
     weights = [(trained.path / "adapter_model.safetensors").read_bytes() for trained in (memory, disk)]
     assert weights[0] == weights[1]
     assert [line.get("loss") for line in memory.metrics] == [line.get("loss") for line in disk.metrics]

@@ -72,3 +72,12 @@ def test_only_the_chosen_side_counts_towards_perplexity(held_out: HeldOut):
     )
     (call,) = [b.call for b in held_out.builder.build(HI, [turn("look")], []) if b.call]
     assert held_out.to_json()["tokens"] == len(call.completion_ids)
+
+
+def test_a_reply_that_is_labelled_as_bad_does_not_count_towards_perplexity(held_out: HeldOut):
+    held_out.add([episode("look")])
+    alone = held_out.to_json()
+    bad = episode("open drawer 1").model_copy(update={"success": False, "rewards": {"label": 0.0}})
+    held_out.add([bad])
+    found = held_out.to_json()
+    assert (found["tokens"], found["nll"], found["labelled_bad"]) == (alone["tokens"], alone["nll"], 1)

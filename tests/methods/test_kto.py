@@ -138,6 +138,18 @@ def test_only_own_calls_count_as_trained():
     assert [example.num_trained for example in examples] == [2, 1]
 
 
+@pytest.mark.parametrize("budget", [4096, 8])
+def test_metrics_of_tokens_are_those_of_own_calls(budget: int):
+    kto, policy = method(), Policy.load("tiny", lora=Lora(r=2))
+    parts = [part for example in batch() for part in kto.parts(example)]
+    metrics = Step(policy, kto, parts, budget=budget).run(4.0, Reference(policy), backward=False).metrics
+    replies = [Call(prompt_ids=prompt, completion_ids=answer) for prompt, answer, _ in ROWS]
+    answers = policy.answers(policy.rows(replies))
+    for name, values in (("token_entropy", "entropies"), ("token_accuracy", "greedy")):
+        alone = torch.cat([value for one in answers for value in getattr(one, values)]).float()
+        assert metrics[name].count == 14 and metrics[name].value == pytest.approx(alone.mean().item(), rel=1e-4)
+
+
 def test_attempts_at_one_task_are_not_each_others_partners():
     assert partners(["a", "a", "b", "b", "b", "c"]) == [5, 5, 1, 1, 1, 4]
     assert partners(["a", "b", "a"]) == [1, 0, 1]

@@ -8,8 +8,9 @@ from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
 from bough.data.writer import Writer
+from bough.errors import InputError
 from bough.evaluation.contest import folder_name
-from bough.report.card import Card, CardConfig, make_card
+from bough.report.card import Card, CardConfig, make_card, write_card
 from bough.types import Message, Task, Trajectory, Turn
 from tests.report import folders
 
@@ -138,3 +139,13 @@ def test_weights_that_were_trained_in_full_are_no_adapter(tmp_path: Path):
 
 def test_the_note_on_the_base_is_kept(run: Path):
     assert "4-bit quantisation" in card(run).text
+
+
+@pytest.mark.parametrize("linked", ["04-dpo", "04-dpo/final"])
+def test_it_is_not_written_through_a_link_inside_the_run(linked: str, run: Path, tmp_path: Path):
+    (run / linked).rename(tmp_path / "elsewhere")
+    (run / linked).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match=f"{linked} is a symbolic link"):
+        write_card(CardConfig(run=run, overwrite=True))
+    assert not list((tmp_path / "elsewhere").rglob("README.md"))
+    assert write_card(CardConfig(run=run, output=tmp_path / "card.md")).path.exists()

@@ -43,7 +43,29 @@ def test_other_tasks_stand_in_another_table(runs: Path):
     one = folders.evaluation(runs / "e1", {str(runs / "dpo/final"): "11"})
     two = folders.evaluation(runs / "e2", {str(runs / "dpo/final"): "10"}, seed=1)
     three = folders.evaluation(runs / "e3", {str(runs / "dpo/final"): "10"}, options={"types": ["a"]})
-    assert [one.own for one in measured(subject(runs, one, two, three), BASE)] == ["this adapter"] * 3
+    fewer = folders.evaluation(runs / "e4", {str(runs / "dpo/final"): "1"})
+    twice = folders.evaluation(runs / "e5", {str(runs / "dpo/final"): "11"}, attempts=2)
+    others = folders.evaluation(runs / "e6", {str(runs / "dpo/final"): "11"})
+    file = others / "results.json"
+    file.write_text(file.read_text().replace('"digest": "d0"', '"digest": "other"'))
+    found = measured(subject(runs, one, two, three, fewer, twice, others), BASE)
+    assert [one.own for one in found] == ["this adapter"] * 6
+    assert "with the same seeds: 1 task, split `unseen`" in text([found[3]])
+
+
+def test_evaluations_that_stopped_early_stand_in_one_table_where_they_began_alike(runs: Path):
+    one = folders.evaluation(runs / "e1", {"a": "1" * 20}, stop_width=0.5)
+    two = folders.evaluation(runs / "e2", {"b": "0" * 30}, stop_width=0.5)
+    [found] = measured(subject(runs, one, two), BASE)
+    assert list(found.reports) == ["a", "b"]
+    assert "with the same seeds, until the result was clear: up to 30 tasks, split `unseen`" in text([found])
+
+
+def test_a_whole_model_knows_its_own_evaluation(runs: Path):
+    final = runs / "dpo/final"
+    (final / "adapter_config.json").rename(final / "config.json")
+    [found] = measured(subject(runs, folders.evaluation(runs / "e1", {str(final): "11", "expert": "10"})), BASE)
+    assert found.own == "this model" and "| **this model** | 100.0%" in text([found])
 
 
 def test_the_same_model_twice_is_told_apart_unless_it_is_the_same(runs: Path):
@@ -76,12 +98,11 @@ def test_names_from_outside_are_quoted(runs: Path):
 
 
 def test_models_that_cannot_be_compared_are_said_to_be(runs: Path):
-    one = folders.evaluation(runs / "e1", {"a": "10"})
-    two = folders.evaluation(runs / "e2", {"b": "11"})
-    file = two / "results.json"
-    file.write_text(file.read_text().replace('"digest": "d0"', '"digest": "other"'))
+    one = folders.evaluation(runs / "e1", {"a": "10", "b": "11"})
+    file = one / "results.json"
+    file.write_text(file.read_text().replace('"digest": "d0"', '"digest": "other"', 1))
     assert "cannot be compared with each other: a and b played different tasks" in text(
-        measured(subject(runs, one, two), BASE)
+        measured(subject(runs, one), BASE)
     )
 
 

@@ -69,8 +69,8 @@ def assert_same(one: Path, two: Path) -> None:
 
 @pytest.mark.cluster
 def test_sft_of_sharded_weights_is_that_of_one_process(tmp_path: Path, two: Pair, commands: Commands):
-    held_out = commands.full[commands.full.index("--train-file") + 1]
-    arguments = [*commands.full, "--max-steps", "2", "--eval-file", held_out, "--eval-steps", "1"]
+    held_out = shutil.copy(commands.full[commands.full.index("--train-file") + 1], tmp_path / "held-out.jsonl")
+    arguments = [*commands.full, "--max-steps", "2", "--eval-file", str(held_out), "--eval-steps", "1"]
     alone(arguments, tmp_path / "one")
     said = two.run([*arguments, "--shard", "--output-dir", str(tmp_path / "two")])
     assert_same(tmp_path / "one", tmp_path / "two")

@@ -26,7 +26,8 @@ def weights(trained: Trained) -> dict[str, list[float]]:
 
 
 def test_records_in_memory_train_the_same_weights_as_on_file_and_resume(tmp_path: Path):
-    on_file = settings(tmp_path / "file", train_file=FILE, eval_file=FILE, eval_steps=2)
+    copy = shutil.copy(FILE, tmp_path / "copy.jsonl")
+    on_file = settings(tmp_path / "file", train_file=FILE, eval_file=copy, eval_steps=2)
     expected = weights(train(on_file, SFT(on_file)))
     records = list(read(FILE))
     config = settings(tmp_path / "memory", eval_file=IN_MEMORY, eval_steps=2, max_steps=1, lr_scheduler="constant")
@@ -40,17 +41,31 @@ def test_records_in_memory_train_the_same_weights_as_on_file_and_resume(tmp_path
         train(more, SFT(more), records[1:], records)
 
 
+def test_held_out_records_that_are_trained_on_are_told_and_the_training_file_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    rows = FILE.read_text().splitlines(keepends=True)
+    (tmp_path / "some.jsonl").write_text("".join(rows[:2]).replace("?", "??", 1))
+    config = settings(tmp_path / "run", train_file=FILE, eval_file=tmp_path / "some.jsonl", max_steps=1)
+    train(config, SFT(config))
+    said = "some.jsonl: 1 of 2 held-out records are also trained on; their loss is not a held-out loss."
+    assert said in caplog.text
+    same = settings(tmp_path / "other", train_file=FILE, eval_file=FILE.parent / "." / FILE.name)
+    with pytest.raises(InputError, match="eval_file is the file that is trained on"):
+        train(same, SFT(same))
+
+
 def test_a_run_records_no_absolute_path_and_resumes_from_any_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     data = tmp_path / "data" / "demos.jsonl"
     data.parent.mkdir()
     shutil.copy(FILE, data)
+    held_out = shutil.copy(FILE, tmp_path / "data" / "held-out.jsonl")
     first = settings(tmp_path / "runs/first", train_file=data, max_steps=1)
     train(first, SFT(first))
-    config = settings(
-        tmp_path / "runs/second", model=str(tmp_path / "runs/first/final"), train_file=data, eval_file=data, max_steps=1
-    )
+    model = str(tmp_path / "runs/first/final")
+    config = settings(tmp_path / "runs/second", model=model, train_file=data, eval_file=held_out, max_steps=1)
     train(config, SFT(config))
     written = [file for file in (tmp_path / "runs/second").rglob("*") if file.suffix in (".yaml", ".json", ".jsonl")]
     assert len(written) > 4

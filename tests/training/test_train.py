@@ -419,7 +419,7 @@ def test_settings_that_make_other_calls_of_the_same_data_are_refused(
 def test_other_held_out_data_starts_a_new_best(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     run = tmp_path / "run"
     more = ["--eval-steps", "1", "--eval-file"]
-    train("sft", EPISODES, run, "--max-steps", "1", *more, str(EPISODES))
+    train("sft", EPISODES, run, "--max-steps", "1", *more, str(SAMPLES / "alpaca.jsonl"))
     train("sft", EPISODES, run, "--max-steps", "2", *more, str(SAMPLES / "sharegpt.jsonl"), "--resume")
     assert "The held-out examples have changed" in caplog.text
     report = json.loads((run / "report.json").read_text())

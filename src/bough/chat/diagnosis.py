@@ -15,10 +15,11 @@ from bough.chat.builder import Built, CallBuilder
 from bough.config.groups import MODEL, CallsConfig, ReportConfig
 from bough.data.base import Sample
 from bough.data.bough import common_prefix
+from bough.data.kto import LABEL
 from bough.data.reader import Place, Problems, Reader, SourceConfig
 from bough.errors import InputError
 from bough.ledger import Ledger, plural
-from bough.types import Call, Group, Message, Pair, Turn, conversation
+from bough.types import Call, Group, Message, Pair, Trajectory, Turn, conversation
 
 
 class DoctorConfig(ReportConfig):
@@ -73,19 +74,23 @@ class Diagnosis:
         self.rows.keep()
         calls: list[Call] = []
         self._look_for_control_tokens(sample, place)
-        for start, turns in _units(sample):
-            built = list(self.builder.build(start, turns, sample_tools(sample)))
+        for start, turns, tools in _units(sample):
+            built = list(self.builder.build(start, turns, tools))
             self._count(built, turns, place)
-            calls += [each.call for each in built if each.call]
+            found = [each.call for each in built if each.call]
+            if isinstance(sample, Trajectory) and sample.rewards.get(LABEL) == 0:
+                self.tokens["labelled bad"] += sum(len(call.completion_ids) for call in found)
+            calls += found
         self.tokens["computed"] += tree_size(calls)
         return calls
 
     def _look_for_control_tokens(self, sample: Sample, place: str) -> None:
-        messages = (message for start, turns in _units(sample) for message in conversation(start, turns))
-        found = next(self.builder.template.control.found(messages, sample_tools(sample)), None)
-        if found is not None:
-            self.with_control_tokens += 1
-            self.control_token = self.control_token or f"{found} in {place}"
+        for start, turns, tools in _units(sample):
+            found = next(self.builder.template.control.found(conversation(start, turns), tools), None)
+            if found is not None:
+                self.with_control_tokens += 1
+                self.control_token = self.control_token or f"{found} in {place}"
+                return
 
     def _count(self, built: list[Built], turns: list[Turn], place: str) -> None:
         previous: Built | None = None
@@ -236,10 +241,6 @@ def diagnose(
     return diagnosis
 
 
-def sample_tools(sample: Sample) -> list[dict[str, Any]]:
-    return sample.attempts[0].tools if isinstance(sample, Group) else sample.tools
-
-
 def tree_size(calls: list[Call]) -> int:
     """Number of tokens of the calls, shared prefixes counted once."""
     sequences = sorted(call.prompt_ids + call.completion_ids for call in calls)
@@ -247,11 +248,12 @@ def tree_size(calls: list[Call]) -> int:
     return sum(map(len, sequences)) - shared
 
 
-def _units(sample: Sample) -> Iterator[tuple[list[Message], list[Turn]]]:
+def _units(sample: Sample) -> Iterator[tuple[list[Message], list[Turn], list[dict[str, Any]]]]:
+    """What is played from one start: its messages, its turns and its tools."""
     if isinstance(sample, Group):
-        yield from ((attempt.start, attempt.turns) for attempt in sample.attempts)
+        yield from ((attempt.start, attempt.turns, attempt.tools) for attempt in sample.attempts)
     elif isinstance(sample, Pair):
-        yield sample.start, sample.chosen
-        yield sample.start, sample.rejected
+        yield sample.start, sample.chosen, sample.tools
+        yield sample.start, sample.rejected, sample.tools
     else:
-        yield sample.start, sample.turns
+        yield sample.start, sample.turns, sample.tools

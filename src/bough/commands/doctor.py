@@ -143,6 +143,8 @@ def _print_counts(diagnosis: Diagnosis, *, limited: bool) -> None:
     if given := tokens["turns given as context"]:
         table.add_row("context only", f"{plural(given, 'reply is', 'replies are')} marked as not trained")
     table.add_row("tokens trained", f"{tokens['trained']:,}")
+    if bad := tokens["labelled bad"]:
+        table.add_row("  labelled bad", f"{bad:,} of them: KTO makes these replies less likely, SFT drops them")
     table.add_row("tokens of context", f"{tokens['context']:,}")
     if tokens["computed"]:
         table.add_row(

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bough.chat.builder import CallBuilder
 from bough.data.base import Sample
+from bough.data.kto import LABEL
 from bough.data.reader import Reader
 from bough.errors import InputError
 from bough.evaluation.contest import EvalConfig
@@ -24,7 +25,7 @@ from bough.policy.load import load_call_builder
 from bough.policy.policy import Answers, Policy
 from bough.terminal import console
 from bough.training.run import start_of
-from bough.types import Call, Group, Message, Pair, Turn
+from bough.types import Call, Group, Message, Pair, Trajectory, Turn
 
 log = logging.getLogger(__name__)
 # Records per batch: enough to share prefixes, few enough to see progress.
@@ -52,6 +53,7 @@ class HeldOut:
     wins_per_token: int = 0
     wins_over_reference: int = 0
     pairs_incomplete: int = 0
+    labelled_bad: int = 0
 
     def add(self, samples: Iterable[Sample]) -> None:
         """Measures some records together; what they share is computed once."""
@@ -68,6 +70,9 @@ class HeldOut:
                 rejected.add(len(units) + 1)
                 units += [calls for calls, _ in sides]
             else:
+                if isinstance(sample, Trajectory) and sample.rewards.get(LABEL) == 0:
+                    self.labelled_bad += 1
+                    rejected.add(len(units))
                 for attempt in sample.attempts if isinstance(sample, Group) else [sample]:
                     units.append(self._calls(attempt.start, attempt.turns, attempt.tools)[0])
         calls = [call for unit in units for call in unit]
@@ -79,7 +84,7 @@ class HeldOut:
             before = reference[at : at + len(unit)] if reference else None
             at += len(unit)
             scores.append(self._score(found, before))
-            if number not in rejected:  # the rejected side should not be likely
+            if number not in rejected:  # the rejected side, or a reply labelled as bad, should not be likely
                 self._count(found)
         for chosen, worse in pairs:
             self._compare(scores[chosen], scores[worse])
@@ -90,6 +95,8 @@ class HeldOut:
             found["nll"] = -self.logprob / self.tokens
             found["perplexity"] = math.exp(min(found["nll"], 700))
             found["token_accuracy"] = self.greedy / self.tokens
+        if self.labelled_bad:
+            found["labelled_bad"] = self.labelled_bad
         if self.pairs_incomplete:
             found["pairs_incomplete"] = self.pairs_incomplete
         if self.pairs:

@@ -48,11 +48,6 @@ class Judged(Example):
     def own(self) -> list[Call]:
         return self.calls[: self.num_chosen + self.num_rejected]
 
-    @property
-    def num_trained(self) -> int:
-        """Mismatched calls are only measured."""
-        return sum(len(call.completion_ids) for call in self.own)
-
 
 class KTO:
     """A unit is a part, with the mismatched calls that belong to it."""

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field
 
 from bough.config.groups import ReportConfig
 from bough.errors import InputError
-from bough.files import cache_folder, write_atomically
+from bough.files import cache_folder, refuse_links, write_atomically
 from bough.ledger import plural
 from bough.report.evaluated import Measured, Subject, ending, find_subject, gate_notes, measured, section, shortened
 from bough.report.lineage import (
@@ -121,6 +121,9 @@ def make_card(config: CardConfig) -> Card:
 def write_card(config: CardConfig) -> Card:
     """Makes the card and writes it; an existing file is replaced only with `overwrite`."""
     made = make_card(config)
+    weights = made.path.parent
+    if config.output is None:
+        refuse_links(*(folder for folder in (weights.parent, weights) if folder != config.run))
     if made.path.is_dir():
         raise InputError(f"{made.path} is a folder; --output must be a file")
     if made.path.exists() and not config.overwrite:

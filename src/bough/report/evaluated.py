@@ -20,6 +20,7 @@ from bough.evaluation.success import Measure, SuccessReport, report
 from bough.experiments.recipe import FILE_NAME, Recipe, plan, read_recipe
 from bough.experiments.record import StageRecord
 from bough.files import nearby
+from bough.ledger import plural
 from bough.models.resolve import BUILT_IN
 from bough.report.lineage import (
     BaseModel,
@@ -129,7 +130,7 @@ def _is_weights(folder: Path) -> bool:
 
 # The evaluation section of a card: models that were evaluated on the same tasks, side by side.
 
-THIS = "this adapter"
+THIS, THIS_MODEL = "this adapter", "this model"
 DECODING = ("engine", "temperature", "max_new_tokens", "max_turns")
 
 
@@ -155,9 +156,21 @@ def measured(subject: Subject, base: BaseModel) -> list[Measured]:
     together: dict[str, list[Evaluation]] = {}
     for evaluation in subject.evaluations:
         results = evaluation.results
-        key = json.dumps([results.environment, results.options, results.split, results.seed, results.level])
-        together.setdefault(key, []).append(evaluation)
+        played = list(_tasks(results.models).items())
+        if results.stop_width is not None:  # each stopped where its own result was clear
+            played = played[:1]
+        settings = [results.environment, results.options, results.split, results.seed, results.level, results.attempts]
+        together.setdefault(json.dumps([*settings, sorted(played)]), []).append(evaluation)
     return [_together(evaluations, subject, base) for evaluations in together.values()]
+
+
+def _tasks(models: Sequence[ModelResult]) -> dict[str, str]:
+    """The tasks that the models were given, with digests of their contents."""
+    found: dict[str, str] = {}
+    for model in models:
+        for one in (*model.outcomes, *model.lost):
+            found[one.task] = found.get(one.task) or one.digest or ""
+    return found
 
 
 def model_of(model: ModelResult, evaluation: Evaluation) -> Path | None:
@@ -193,7 +206,7 @@ def _together(evaluations: list[Evaluation], subject: Subject, base: BaseModel) 
                 continue  # the same episodes are in two evaluations
             shown = name if known is None else f"{name} ({evaluation.folder.name})"
             models[shown] = model.model_copy(update={"name": shown})
-            own = shown if name == THIS else own
+            own = shown if name in (THIS, THIS_MODEL) else own
     early = any(evaluation.results.stop_width is not None for evaluation in evaluations)
     return Measured(evaluations[0].results, list(models.values()), own, early)
 
@@ -202,7 +215,7 @@ def _name(model: ModelResult, evaluation: Evaluation, subject: Subject, base: Ba
     weights = model_of(model, evaluation)
     if weights is not None:
         if weights.resolve() == subject.weights.resolve():
-            return THIS if subject.is_adapter else "this model"
+            return THIS if subject.is_adapter else THIS_MODEL
         for stage in subject.lineage.stages:
             if weights.resolve() == stage.weights.resolve():
                 return f"after {stage.name}"
@@ -224,7 +237,7 @@ def section(found: Sequence[Measured], notes: Sequence[str]) -> Iterator[str]:
 def _group(group: Measured) -> Iterator[str]:
     results, reports = group.settings, group.reports
     yield f"### {plain(shortened(results.environment))}"
-    yield _played(results, group.models)
+    yield _played(group)
     level = f"{results.level:.0%}"
     headings = ["model", f"success ({level} interval)", "episodes", "reward", "turns", "tokens", "invalid replies"]
     yield table(headings, [[_marked(name, group.own), *_row(one)] for name, one in reports.items()])
@@ -250,8 +263,11 @@ def _group(group: Measured) -> Iterator[str]:
         yield table(["episodes with a mistake", *map(plain, reports)], rows)
 
 
-def _played(results: Results, models: Sequence[ModelResult]) -> str:
-    said = [f"split {code(results.split)}" if results.split else "tasks from a file", f"seed {results.seed}"]
+def _played(group: Measured) -> str:
+    results, models = group.settings, group.models
+    number = plural(len(_tasks(models)), "task")
+    said = [f"up to {number}" if group.sequential else number]
+    said += [f"split {code(results.split)}" if results.split else "from a file", f"seed {results.seed}"]
     if results.attempts > 1:
         said.append(f"{results.attempts} attempts at each task")
     if results.options:
@@ -260,7 +276,8 @@ def _played(results: Results, models: Sequence[ModelResult]) -> str:
         values = {json.dumps(model.settings.get(key)) for model in models if model.settings.get(key) is not None}
         if len(values) == 1:
             said.append(f"{key.replace('_', ' ')} {plain(json.loads(values.pop()))}")
-    return f"All models were evaluated on the same tasks with the same seeds: {', '.join(said)}."
+    until = ", until the result was clear" if group.sequential else ""
+    return f"All models were evaluated on the same tasks with the same seeds{until}: {', '.join(said)}."
 
 
 def _compared(group: Measured) -> Iterator[str]:

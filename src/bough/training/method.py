@@ -41,8 +41,13 @@ class Example:
     difficulty: float = 0.0
 
     @property
+    def own(self) -> list[Call]:
+        """The calls that are trained. They come first; others are only measured."""
+        return self.calls
+
+    @property
     def num_trained(self) -> int:
-        return sum(len(call.completion_ids) for call in self.calls)
+        return sum(len(call.completion_ids) for call in self.own)
 
 
 E = TypeVar("E", bound=Example)

@@ -19,7 +19,12 @@ from bough.policy.policy import BUDGET, Answers
 from bough.policy.population import Population
 from bough.policy.recorded import uses_dropout
 from bough.training.method import Example, Loss, Method
-from bough.training.step import Gradient, Row, Step, Updater, facts, make_room, next_remedy
+from bough.training.step import Gradient
+from bough.training.step import Row
+from bough.training.step import Step
+from bough.training.step import Updater
+from bough.training.step import make_room
+from bough.training.step import next_remedy
 
 log = logging.getLogger(__name__)
 
@@ -223,18 +228,18 @@ class PopulationStep:
             losses, answers = self._measure(known)
         return {name: self._gradient(name, losses[name], answers[name]) for name in self.work}
 
-    def _measure(self, known: ByRow) -> tuple[dict[str, list[Loss]], dict[str, list[Answers]]]:
+    def _measure(self, known: ByRow) -> tuple[dict[str, list[Loss]], dict[str, dict[int, Answers]]]:
         with torch.no_grad():
             found = self._read({name: range(len(step.rows)) for name, step in self.steps.items()})
             losses = {
                 name: [self._loss(name, rows, _logprobs(found[name]), known) for rows in step.connected_rows() if rows]
                 for name, step in self.steps.items()
             }
-        return losses, {name: list(of.values()) for name, of in found.items()}
+        return losses, found
 
-    def _backward(self, known: ByRow) -> tuple[dict[str, list[Loss]], dict[str, list[Answers]]]:
+    def _backward(self, known: ByRow) -> tuple[dict[str, list[Loss]], dict[str, dict[int, Answers]]]:
         losses, slopes = self._first_pass(known)
-        said: dict[str, list[Answers]] = {name: [] for name in self.work}
+        said: dict[str, dict[int, Answers]] = {name: {} for name in self.work}
         for number, place in enumerate(self.places):
             with self._as_in_first_pass(number):
                 found = self.population.answers(self._row(place), self.temperatures)
@@ -249,7 +254,7 @@ class PopulationStep:
                     losses[name].append(loss)
                     values.append(loss.value)
                     gradients.append(torch.ones_like(loss.value))
-                said[name].append(found[name].detach())
+                said[name][r] = found[name].detach()
             torch.autograd.backward(values, gradients)
         return losses, said
 
@@ -316,11 +321,13 @@ class PopulationStep:
     def _loss(self, name: str, rows: list[int], logprobs: Mapping[int, list[Tensor]], known: ByRow) -> Loss:
         return self.steps[name].loss(rows, logprobs, known.get(name), self.denominators[name])
 
-    def _gradient(self, name: str, losses: list[Loss], answers: list[Answers]) -> Gradient:
-        rows = self.steps[name].rows
+    def _gradient(self, name: str, losses: list[Loss], answers: Mapping[int, Answers]) -> Gradient:
+        step, rows = self.steps[name], self.steps[name].rows
         return Gradient(
             device_loss=float(sum(loss.value.detach() for loss in losses)),
-            metrics=add_metrics([*(loss.metrics for loss in losses), *map(facts, answers)]),
+            metrics=add_metrics(
+                [*(loss.metrics for loss in losses), *(step.facts(r, found) for r, found in answers.items())]
+            ),
             tokens_computed=sum(row.tokens.size for row in rows),
             tokens_raw=sum(row.num_raw for row in rows),
         )

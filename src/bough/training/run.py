@@ -26,7 +26,7 @@ from bough.config.yaml_file import YamlFile
 from bough.errors import InputError
 from bough.event_loop import Interrupts, StoppedError
 from bough.files import candidates, read_json, write_json
-from bough.ledger import Ledger
+from bough.ledger import Ledger, plural
 from bough.models.resolve import folder_digest, model_digest
 from bough.policy.adapters import (
     add_actor,
@@ -59,6 +59,9 @@ UNIMPORTANT = {
 # Settings that say what shape the trained weights have; a checkpoint of them has fixed it.
 SHAPE = {"use_lora", "lora_r", "lora_alpha", "lora_target_modules", "lora_experts"}
 
+# Held-out records are looked for among the trained ones up to this number of them: larger data are read from disk.
+MOST_COMPARED = 20_000
+
 C = TypeVar("C", bound=TrainingConfig)
 
 
@@ -82,9 +85,14 @@ def train(
     """Trains a policy on data: `train_file` and `eval_file` of the settings, or the files or records given here."""
     data = config.data.train_file if data is None else data
     held_out = config.data.eval_file if held_out is None else held_out
+    files = [Path(one).resolve() for one in (data, held_out) if isinstance(one, str | Path)]
+    if len(files) == 2 and files[0] == files[1]:
+        raise InputError(f"eval_file is the file that is trained on, {data}; give other records, or leave it out")
     with opened(config) as run:
         training = method.examples(data, run.builder)
         evaluation = method.examples(held_out, run.builder) if held_out is not None else Examples[Any]()
+        if run.processes.first:
+            _warn_of_common_records(training, evaluation)
         # A reference that is computed in advance finds its log-probabilities by the call objects.
         examples = list(training.examples) if _computes_reference(method, config) else training.examples
         source = PlannedSource(examples, run.config)
@@ -95,6 +103,24 @@ def train(
             run.precompute(trainer, examples)
             counters = trainer.train(run.resumed, same_held_out=run.same_held_out)
         return run.finish(counters, [ledger.to_json() for ledger in ledgers])
+
+
+def _warn_of_common_records(training: Examples[Any], evaluation: Examples[Any]) -> None:
+    """A loss on records that are trained on says nothing of others, and early stopping goes by it."""
+    if not evaluation.examples or len(training.examples) > MOST_COMPARED:
+        return
+    trained = set(map(_content, training.examples))
+    if common := sum(_content(example) in trained for example in evaluation.examples):
+        log.warning(
+            "%s: %d of %s are also trained on; their loss is not a held-out loss.",
+            evaluation.name,
+            common,
+            plural(len(evaluation.examples), "held-out record"),
+        )
+
+
+def _content(example: Example) -> int:
+    return hash(tuple((tuple(call.prompt_ids), tuple(call.completion_ids)) for call in example.own))
 
 
 @contextmanager

@@ -79,6 +79,7 @@ class Step:
         self.policy, self.method, self.parts, self.totals = policy, method, parts, totals
         self.calls: list[Call] = [call for part in parts for call in part.calls]
         self.owner = [p for p, part in enumerate(parts) for _ in part.calls]
+        self.trained = [c < len(part.own) for part in parts for c in range(len(part.calls))]
         self.rows: Sequence[Row] = policy.rows(self.calls, share=share, budget=budget) if rows is None else rows
 
     @property
@@ -107,7 +108,9 @@ class Step:
         self.routing_scale = self.policy.router_coefficient * loss_scale / (all_tokens or self.num_tokens or 1)
         known = reference.of(self.rows, self.calls) if reference else None
         groups = self.connected_rows()
+        order: Sequence[int] = range(len(self.rows))
         if backward:
+            order = [r for rows in groups for r in rows]
             losses, answers = self._backward(groups, known, denominator, loss_scale)
         else:
             with torch.no_grad():
@@ -117,7 +120,7 @@ class Step:
         self.totals = None  # of these weights
         return Gradient(
             device_loss=sum(loss.value.detach() for loss in losses),
-            metrics=add_metrics([*(loss.metrics for loss in losses), *map(facts, answers)]),
+            metrics=add_metrics([*(loss.metrics for loss in losses), *map(self.facts, order, answers)]),
             tokens_computed=sum(row.tokens.size for row in self.rows),
             tokens_raw=sum(row.num_raw for row in self.rows),
         )
@@ -233,18 +236,21 @@ class Step:
                 group_of_part.update((self.owner[c], number) for c in self.rows[member].calls)
         return sorted(groups.values(), key=lambda members: len(members) == 1)
 
-
-def facts(answers: Answers) -> dict[str, Mean]:
-    """Metrics of the answered tokens that every method has, and of the routing of all tokens."""
-    count = sum(map(len, answers.greedy))
-    facts = {
-        "token_accuracy": Mean(torch.cat(answers.greedy).sum(), count),
-        "token_entropy": Mean(torch.cat(answers.entropies).sum(), count),
-    }
-    if routed := answers.routing:
-        facts["router_aux_loss"] = Mean(routed.loss.detach() * routed.num_tokens, routed.num_tokens)
-        facts["busiest_expert"] = Mean(routed.busiest * routed.num_tokens, routed.num_tokens)
-    return facts
+    def facts(self, r: int, answers: Answers) -> dict[str, Mean]:
+        """Metrics of row `r` that every method has: of its trained tokens, and of the routing of all tokens."""
+        facts, calls = dict[str, Mean](), self.rows[r].calls
+        greedy, entropies = (
+            [value for c, value in zip(calls, values, strict=True) if self.trained[c]]
+            for values in (answers.greedy, answers.entropies)
+        )
+        if greedy:
+            count = sum(map(len, greedy))
+            facts["token_accuracy"] = Mean(torch.cat(greedy).sum(), count)
+            facts["token_entropy"] = Mean(torch.cat(entropies).sum(), count)
+        if routed := answers.routing:
+            facts["router_aux_loss"] = Mean(routed.loss.detach() * routed.num_tokens, routed.num_tokens)
+            facts["busiest_expert"] = Mean(routed.busiest * routed.num_tokens, routed.num_tokens)
+        return facts
 
 
 # The next step's batch is read and packed into rows in a thread, while this step's is computed.
