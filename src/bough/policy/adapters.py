@@ -100,6 +100,8 @@ def check_rank(folder: Path) -> None:
         raise InputError(f"{folder} contains no adapter: adapter_config.json is missing")
     if file.exists() and not file.is_file():
         raise InputError(f"{file} is not a regular file")
+    if not file.exists():  # peft would take a pickle in its place, or ask the hub
+        raise InputError(f"{folder} contains no adapter: {file.name} is missing")
     try:
         config, shapes = read_json(about), file_shapes(file)
     except (OSError, ValueError, SafetensorError):
