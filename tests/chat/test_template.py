@@ -1,4 +1,5 @@
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -6,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.chat.template import ChatTemplate, Encoder, load_template, without_system, without_tools
+from bough.chat.template import MAX_TEMPLATE, ChatTemplate, Encoder, load_template, without_system, without_tools
 from bough.chat.tokenizer import ControlTokens
 from bough.chat.tool_calls import reply_text
 from bough.errors import InputError, RowError
+from bough.models.resolve import resolve
 from bough.types import Message, ToolCall, conversation
 from tests.chat.conftest import END_OF_TURN, FAMILIES, assistant, household, system, template_of, tokenizer_of, user
 
@@ -35,6 +37,26 @@ def test_the_end_of_turn_is_found_by_looking(family: str, template: ChatTemplate
 def test_each_family_is_known_for_what_it_can_express(templates: dict[str, ChatTemplate]):
     assert {f for f in FAMILIES if templates[f].knows_tools} == {"qwen3", "mistral"}
     assert {f for f in FAMILIES if templates[f].knows_system} == {"chatml", "qwen3", "llama3", "mistral"}
+
+
+def with_template(folder: Path, text: str) -> str:
+    source = Path(resolve("tiny"))
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(source / file, folder)
+    (folder / "chat_template.jinja").write_text(text)
+    return str(folder)
+
+
+def test_a_models_own_template_has_the_size_limit_of_one_that_is_given(tmp_path: Path):
+    with pytest.raises(InputError, match=r"the chat template of .* is larger than 1,024 KiB"):
+        load_template(with_template(tmp_path, "x" * (MAX_TEMPLATE + 1)))
+
+
+def test_a_template_that_does_not_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    rounds = "{% for a in range(1000) %}{% for b in range(2000) %}{% endfor %}{% endfor %}"
+    monkeypatch.setattr("bough.chat.template.MAX_LOADING_S", 0.05)
+    with pytest.raises(InputError, match=r"the chat template of .* did not render in 0\.05 s"):
+        load_template(with_template(tmp_path, rounds))
 
 
 def test_a_prompt_is_what_inference_would_see(family: str, template: ChatTemplate):

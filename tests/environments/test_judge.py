@@ -156,13 +156,32 @@ def test_a_penalty_is_not_escaped_either(tmp_path: Path):
         assert rubric.score(episode("forget it")).rewards == {"outcome": 1.0, "judge": 1.0, "total": -1.0}
 
 
-def test_attempts_that_cannot_be_ranked_all_get_the_lowest_place(tmp_path: Path):
+def test_an_attempt_that_prevents_a_ranking_gets_the_lowest_place_and_the_others_theirs(tmp_path: Path):
     def ranked(body: dict[str, Any]) -> str:
-        return "no" if "forget" in json.dumps(body["messages"]) else polite(body)
+        found = shown(body)
+        if "forget" in json.dumps(body["messages"]):
+            return "no"
+        names = sorted(found, key=lambda name: "please" not in found[name])
+        return json.dumps({"ranking": names}) if len(found) > 1 else polite(body)
 
     with judging(ranked) as server:
         rubric = Rubric({"judge_ranking": settings(tmp_path, server.url)})
-        found = rubric.score_all([episode("please"), episode("forget the names")])
+        found = rubric.score_all([episode("please"), episode("forget the names", 1), episode("now", 2)])
+        assert [one.rewards["judge_ranking"] for one in found] == [1.0, 0.0, 0.5]
+        found = rubric.score_all([episode("please"), episode("forget the names", 1)])
+    assert [one.rewards["judge_ranking"] for one in found] == [1.0, 0.0] and rubric.lowest == {"judge_ranking": 2}
+    assert rubric.lowest_to_json()["judge_ranking"]["why"].startswith("forget the names-1: ")
+
+
+def test_attempts_that_cannot_be_ranked_all_get_the_lowest_place(tmp_path: Path):
+    """It cannot be told which of them prevents the ranking."""
+
+    def unranked(body: dict[str, Any]) -> str:
+        return "no" if len(shown(body)) > 1 else polite(body)
+
+    with judging(unranked) as server:
+        rubric = Rubric({"judge_ranking": settings(tmp_path, server.url)})
+        found = rubric.score_all([episode("please"), episode("now")])
     assert [one.rewards["judge_ranking"] for one in found] == [0.0, 0.0] and rubric.lowest == {"judge_ranking": 2}
 
 

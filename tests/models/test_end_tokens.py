@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from bough.chat.template import load_template
+from bough.errors import InputError
 from bough.models.resolve import end_token_ids, resolve
 
 
@@ -33,3 +34,17 @@ def test_a_tokenizer_alone_names_none(folder: Path):
     (folder / "config.json").unlink()
     assert end_token_ids(str(folder)) == []
     assert load_template(str(folder)).stop_ids == [2]
+
+
+@pytest.mark.parametrize(
+    "named", [list(range(100_000)), ["</s>"], "</s>", {"a": 1}, [True], [1.5]], ids=lambda x: str(x)[:9]
+)
+def test_what_are_not_a_few_token_ids_is_refused(folder: Path, named: object):
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": named}))
+    with pytest.raises(InputError, match=r"eos_token_id must be a token id or a list of at most 1,000"):
+        end_token_ids(str(folder))
+
+
+def test_a_generation_config_that_cannot_be_read_is_left_out(folder: Path):
+    (folder / "generation_config.json").write_text("[" * 100_000)
+    assert end_token_ids(str(folder)) == [2]

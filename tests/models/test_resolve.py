@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,22 @@ def test_a_built_in_name_wins_over_a_folder_of_that_name(cache, tmp_path, monkey
 def test_a_local_folder_with_something_to_load_is_itself(tmp_path, file):
     (tmp_path / file).write_text("{}")
     assert resolve(str(tmp_path)) == tmp_path
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "adapter_config.json", "additional_chat_templates/x.jinja"])
+def test_a_pipe_in_a_models_folder_is_refused_before_anyone_waits_for_it(tmp_path, file):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "additional_chat_templates").mkdir()
+    os.mkfifo(tmp_path / file)
+    with pytest.raises(InputError, match=rf"{tmp_path}/{file} is not a regular file"):
+        resolve(str(tmp_path))
+
+
+def test_a_link_to_a_device_in_a_models_folder_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").symlink_to("/dev/zero")
+    with pytest.raises(InputError, match=r"model\.safetensors is not a regular file"):
+        resolve(str(tmp_path))
 
 
 def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):

@@ -1,8 +1,11 @@
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 
 from bough.errors import InputError
 from bough.policy.adapters import Lora, add_actor
@@ -108,6 +111,54 @@ def test_mistakes_are_told(folder, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "unheard_of"}')
     with pytest.raises(InputError, match="cannot be loaded"):
         Policy.load(str(tmp_path))
+
+
+def rewrite(folder, name, **settings):
+    (folder / name).write_text(json.dumps(json.loads((folder / name).read_text()) | settings))
+
+
+def index(folder, file):
+    (folder / "model.safetensors").rename(folder / "other.safetensors")
+    weights = {"model.embed_tokens.weight": file}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weights}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda folder: (folder / "model.safetensors").write_bytes(b""), "SafetensorError"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"\0" * 7 + b"\x40{}"), "its header has"),
+        (lambda folder: rewrite(folder, "config.json", quantization_config={"quant_method": "gptq"}), "GPTQ"),
+        (lambda folder: rewrite(folder, "config.json", _attn_implementation="org/kernel:f"), "kernel"),
+        (lambda folder: (folder / "generation_config.json").write_text("[" * 100_000), ""),
+        (lambda folder: index(folder, "/etc/passwd"), "names '/etc/passwd', which is not a file in its folder"),
+        (lambda folder: index(folder, "../other.safetensors"), "which is not a file in its folder"),
+        (lambda folder: index(folder, 7), "which is not a file in its folder"),
+    ],
+)  # fmt: skip
+def test_a_damaged_or_foreign_model_is_told_in_one_sentence(folder, tmp_path, damage, said):
+    copy = Path(shutil.copytree(folder, tmp_path / "model"))
+    damage(copy)
+    with pytest.raises(InputError, match=rf"the model {copy} cannot be loaded: .*{said}"):
+        Policy.load(str(copy), device="cpu")
+
+
+def test_weights_in_a_pickle_are_not_loaded(folder, tmp_path):
+    copy = Path(shutil.copytree(folder, tmp_path / "model"))
+    torch.save(make("llama").state_dict(), copy / "pytorch_model.bin")
+    Policy.load(str(copy), device="cpu")
+    (copy / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"pytorch_model\.bin is a pickle.* save the model as safetensors"):
+        Policy.load(str(copy), device="cpu")
+
+
+def test_an_adapter_in_a_pickle_is_not_loaded(folder, tmp_path):
+    add_actor(make("llama"), Lora(r=2)).save_pretrained(tmp_path, selected_adapters=["actor"])
+    adapter = tmp_path / "actor"
+    torch.save(load_file(adapter / "adapter_model.safetensors"), adapter / "adapter_model.bin")
+    (adapter / "adapter_model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"contains no adapter: adapter_model\.safetensors is missing"):
+        Policy.load(str(folder), adapter=adapter, device="cpu")
 
 
 def test_an_adapter_of_another_model_is_told_with_its_base(folder, tmp_path):

@@ -9,10 +9,12 @@ answer. What it does not support is written in a documented way instead
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from bough.chat.tokenizer import ControlTokens, any_of, plain
@@ -25,6 +27,8 @@ from bough.types import Message, ToolCall
 Spoken = dict[str, Any]
 MARK = "Bough4mark7"
 MAX_TEMPLATE = 1 << 20  # bytes; the longest that models have are a hundredth of it
+# For all small conversations that are rendered on loading: most templates take milliseconds.
+MAX_LOADING_S = 60.0
 
 
 class ChatTemplate:
@@ -211,7 +215,30 @@ def load_template(model: str, jinja_file: Path | None = None) -> ChatTemplate:
         except (OSError, ValueError) as error:
             said = getattr(error, "strerror", None) or error
             raise InputError(f"--chat-template {jinja_file}: cannot be read: {said}") from None
-    return ChatTemplate(tokenizer, model, end_token_ids(model))
+    own = tokenizer.chat_template or ""
+    if sum(map(len, own.values() if isinstance(own, dict) else [own])) > MAX_TEMPLATE:
+        raise InputError(f"the chat template of {model} is larger than {MAX_TEMPLATE >> 10:,} KiB")
+    end_ids = end_token_ids(model)
+    return _loaded(lambda: ChatTemplate(tokenizer, model, end_ids), model)
+
+
+def _loaded(load: Callable[[], ChatTemplate], model: str) -> ChatTemplate:
+    """What `load` returns, made in a thread that does not keep Python from exiting: a template may not end."""
+    found = Future[ChatTemplate]()
+
+    def work() -> None:
+        try:
+            found.set_result(load())
+        except BaseException as error:
+            found.set_exception(error)
+
+    Thread(target=work, name="bough-template", daemon=True).start()
+    try:
+        return found.result(MAX_LOADING_S)
+    except TimeoutError:
+        if found.done():
+            raise  # its own
+        raise InputError(f"the chat template of {model} did not render in {MAX_LOADING_S:g} s") from None
 
 
 USER: Spoken = {"role": "user", "content": "Hello"}

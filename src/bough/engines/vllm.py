@@ -250,15 +250,16 @@ def engine_arguments(
     """Our defaults, then `options`, then what they may not change."""
     import torch
 
-    from bough.models.resolve import resolve
+    from bough.models.resolve import refuse_pickle, resolve
 
+    refuse_pickle(source := resolve(model))
     # bfloat16 is the slower type on a CPU, and float32 agrees with what is trained there.
     ours: dict[str, Any] = {} if torch.cuda.is_available() else {"dtype": "float32"}
     if lora_rank:
         # Two: the newest adapter, and the one before it for the answers in flight.
         ours |= {"enable_lora": True, "max_lora_rank": lora_rank, "max_loras": 2}
     fixed = {
-        "model": str(resolve(model)),
+        "model": str(source),
         # The sampling defaults in the model's folder must not apply, and log-probabilities must be what we record.
         "generation_config": "vllm",
         "logprobs_mode": logprobs_mode,

@@ -220,6 +220,9 @@ class _Judge(StatefulReward):
     score by what it reads; no format prevents that.
     """
 
+    # One after the other, at most: the question itself, and one about the episode without its replies.
+    questions = 2
+
     def __init__(
         self,
         *,
@@ -239,7 +242,7 @@ class _Judge(StatefulReward):
         if not 0 < timeout_s < math.inf or retries < 0:
             raise InputError("a judge's timeout_s must be above 0 and its retries at least 0")
         self.rubric = _read_rubric(rubric)
-        self.timeout_s = 2 * timeout_s  # of a question, and of the one about the episode without its replies
+        self.timeout_s = self.questions * timeout_s
         self.client = JudgeClient(base_url, model, api_key_variable, timeout_s=timeout_s, retries=retries)
 
     def costs(self) -> dict[str, int]:
@@ -281,20 +284,49 @@ class Judge(_Judge):
 
 @bounded(0.0, 1.0)
 class RankingJudge(_Judge):
-    """A place for each attempt at one task. Attempts that are alike share one."""
+    """A place for each attempt at one task. Attempts that are alike share one.
 
-    async def __call__(self, attempts: list[Trajectory]) -> Sequence[float | None]:
+    Where the attempts together get no ranking, each is asked about alone: those that get no score even then are at
+    fault, and the others are ranked without them.
+    """
+
+    questions = 4
+
+    async def __call__(self, attempts: list[Trajectory]) -> Sequence[float | AgentFaultError | None]:
         texts = [transcript(attempt) for attempt in attempts]
         different = sorted(set(texts))
         if len(different) == 1:
             return [0.5 if len(attempts) > 1 else None] * len(attempts)
         # Judges prefer the first or the last: the order is drawn from the contents, the same every time.
         random.Random(hashlib.sha256("".join(different).encode()).hexdigest()).shuffle(different)  # noqa: S311
-        names = {str(i): text for i, text in enumerate(different, 1)}
-        request = self._messages(attempts[0].task, RANKING, names)
-        ranking = await self._ask(attempts[0], request, lambda answer: read_ranking(answer, set(names)))
-        place = {names[name]: 1 - i / (len(ranking) - 1) for i, name in enumerate(ranking)}
-        return [place[text] for text in texts]
+        try:
+            ranking = await self._ranking(attempts[0], different)
+        except AgentFaultError as fault:
+            fine = await asyncio.gather(*(self._gets_a_score(attempts[0].task, text) for text in different))
+            honest = [text for text, has_score in zip(different, fine, strict=True) if has_score]
+            if len(honest) in (0, len(different)):
+                raise
+            ranking = honest if len(honest) == 1 else await self._ranking(attempts[0], honest)
+            at_fault: dict[str, AgentFaultError] = {text: fault for text in different if text not in honest}
+        else:
+            at_fault = {}
+        # Those at fault have the last places.
+        place = {text: 1 - i / (len(different) - 1) for i, text in enumerate(ranking)}
+        return [at_fault[text] if text in at_fault else place[text] for text in texts]
+
+    async def _ranking(self, attempt: Trajectory, texts: list[str]) -> list[str]:
+        """The texts, best first."""
+        names = {str(i): text for i, text in enumerate(texts, 1)}
+        request = self._messages(attempt.task, RANKING, names)
+        ranking = await self._ask(attempt, request, lambda answer: read_ranking(answer, set(names)))
+        return [names[name] for name in ranking]
+
+    async def _gets_a_score(self, task: Task, text: str) -> bool:
+        try:
+            await self.client.ask(self._messages(task, SCORE, {"1": text}), read_score)
+        except UnusableAnswerError:
+            return False
+        return True
 
 
 def task_rubric(task: Task) -> str:

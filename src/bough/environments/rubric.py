@@ -306,7 +306,8 @@ class Rubric:
     def _checked(self, part: WeightedReward, trajectory: Trajectory, value: Any) -> float | None:
         """The value of a reward as a number; None and counted where there is none."""
         problem = _problem(value)
-        if isinstance(value, RewardError) and isinstance(value.__cause__, AgentFaultError) and part.bounds is not None:
+        cause = value.__cause__ if isinstance(value, RewardError) else value
+        if isinstance(cause, AgentFaultError) and part.bounds is not None:
             self.lowest[part.name] += 1
             self._lowest_why.setdefault(part.name, f"{trajectory.id}: {str(value).splitlines()[0]}")
             return part.bounds[part.weight < 0]  # a penalty is worst at the upper end

@@ -11,7 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from bough.errors import BoughError, InputError, did_you_mean, short_path
+from bough.errors import BoughError, InputError, did_you_mean, short_path, short_repr
 from bough.files import Wheel, build_once, open_file, run_module, working_directory
 from bough.models import gguf_read, scikit_learn, tiny
 from bough.models.sizes import load_config
@@ -81,6 +81,17 @@ def _is_reachable(endpoint: str) -> bool:
     return True
 
 
+def refuse_pickle(source: Path | str) -> None:
+    """InputError where a folder has its weights as a pickle only: reading one may execute code."""
+    if not isinstance(source, Path) or any(source.glob("*.safetensors")):
+        return
+    for file in sorted(source.glob("pytorch_model*.bin")):
+        raise InputError(
+            f"{file} is a pickle, which may execute code, and is not loaded; save the model as safetensors where you "
+            "trust it (transformers: AutoModelForCausalLM.from_pretrained(OLD).save_pretrained(NEW))"
+        )
+
+
 # How many tokens a model can read.
 
 # Kinds of RoPE scaling whose factor is not in max_position_embeddings yet.
@@ -113,6 +124,8 @@ def context_of(config: Any) -> int | None:
 
 # The tokens that end a reply, as a model's generation config names them.
 
+MAX_END_TOKENS = 1000
+
 
 def end_token_ids(name: str) -> list[int]:
     """All end-of-sequence ids of the model `name`; none where it comes without a configuration.
@@ -125,10 +138,14 @@ def end_token_ids(name: str) -> list[int]:
     for read in (GenerationConfig.from_pretrained, load_config):
         try:
             found = getattr(read(source), "eos_token_id", None)
-        except (OSError, ValueError):  # a tokenizer alone is enough to look at data
+        except (OSError, ValueError, RecursionError):  # a tokenizer alone is enough to look at data
             continue
         if found is not None:
-            return [found] if isinstance(found, int) else [int(one) for one in found]
+            ids = found if isinstance(found, list) else [found]
+            if len(ids) > MAX_END_TOKENS or any(type(one) is not int for one in ids):
+                limits = f"a token id or a list of at most {MAX_END_TOKENS:,}"
+                raise InputError(f"the model {name}: eos_token_id must be {limits}, not {short_repr(found)}")
+            return ids
     return []
 
 
@@ -320,7 +337,15 @@ def _local(name: str) -> Path | None:
         raise InputError(
             f"the folder {name} contains neither a model nor a tokenizer: it has no {' or '.join(LOADABLE)}{better}"
         )
+    _check_regular(path)
     return path
+
+
+def _check_regular(folder: Path) -> None:
+    """InputError where reading a file of a model may block or never end: transformers opens what it finds."""
+    for file in (*folder.iterdir(), *folder.glob("additional_chat_templates/*")):
+        if file.exists() and not (file.is_file() or file.is_dir()):
+            raise InputError(f"{file} is not a regular file")
 
 
 def _loadable(folder: Path) -> bool:

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bough.errors import InputError
-from bough.files import read_json
+from bough.errors import InputError, short_repr
+from bough.files import open_file, read_json
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 LAYERS = re.compile(r"^(num|n)_(\w+_)?layers?$|^(encoder|decoder)_layers$")
@@ -23,6 +23,8 @@ COUNTS = re.compile(rf"{LAYERS.pattern}|experts$")
 MOST = 2
 # As many weights may be packed into one number, or as many tensors be made of one.
 PACKED = 32
+# Bytes in the header of a safetensors file: enough for 100,000 tensors.
+MAX_HEADER = 16 << 20
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -74,7 +76,12 @@ def weight_shapes(folder: Path) -> Shapes:
 
     try:
         files = set(read_json(folder / INDEX)["weight_map"].values()) if (folder / INDEX).is_file() else {WEIGHTS}
+        for file in files:
+            if not isinstance(file, str) or Path(file).name != file:
+                raise InputError(f"{folder / INDEX} names {short_repr(file)}, which is not a file in its folder")
         return {name: shape for file in sorted(files) for name, shape in file_shapes(folder / file).items()}
+    except InputError:
+        raise
     except (OSError, ValueError, TypeError, KeyError, AttributeError, SafetensorError):
         return {}  # whoever loads the weights says what is wrong with them
 
@@ -83,6 +90,9 @@ def file_shapes(file: Path) -> Shapes:
     """The shapes of the tensors in a safetensors file, by name."""
     from safetensors import safe_open
 
+    with open_file(file) as opened:
+        if (size := int.from_bytes(opened.read(8), "little")) > MAX_HEADER:
+            raise InputError(f"{file}: its header has {size:,} bytes; at most {MAX_HEADER:,} are read")
     with safe_open(file, framework="np") as tensors:
         return {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
 

@@ -108,6 +108,8 @@ def check_rank(folder: Path) -> dict[str, Any]:
     config, file = _read_config(folder), folder / TENSORS
     if file.exists() and not file.is_file():
         raise InputError(f"{file} is not a regular file")
+    if not file.exists():  # peft would take a pickle in its place, or ask the hub
+        raise InputError(f"{folder} contains no adapter: {file.name} is missing")
     try:
         shapes = file_shapes(file)
     except (OSError, ValueError, SafetensorError):

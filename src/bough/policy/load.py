@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +14,7 @@ from bough.errors import InputError
 from bough.files import read_json
 from bough.models import scikit_learn
 from bough.models.gguf_read import FOLDER as GGUF_FOLDER
-from bough.models.resolve import check_hub, context_length
+from bough.models.resolve import check_hub, context_length, refuse_pickle
 from bough.models.sizes import load_config, outline
 
 if TYPE_CHECKING:
@@ -38,18 +40,15 @@ def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, qu
     options = _quantized(dtype, device) if quantize else {}
     source = resolve(name)
     check_hub(source)
-    try:
+    refuse_pickle(source)
+    with _told(name):
         config = load_config(source)
         _compute_alike(config.get_text_config())
         _outline(source, config)
         with no_bars():
             model = _auto_class(config).from_pretrained(
-                source, config=config, dtype=dtype, trust_remote_code=False, **options
+                source, config=config, dtype=dtype, trust_remote_code=False, use_safetensors=True, **options
             )
-    except torch.OutOfMemoryError:
-        raise
-    except (OSError, ValueError, RuntimeError) as error:
-        raise InputError(f"the model {name} cannot be loaded: {str(error).partition(chr(10))[0]}") from error
     return model if quantize else model.to(device)
 
 
@@ -60,10 +59,24 @@ def load_outline(name: str) -> Any:
 
     source = resolve(name)
     check_hub(source)
-    try:
+    with _told(name):
         return _outline(source, load_config(source))
-    except (OSError, ValueError, RuntimeError) as error:
-        raise InputError(f"the model {name} cannot be loaded: {str(error).partition(chr(10))[0]}") from error
+
+
+@contextmanager
+def _told(name: str) -> Iterator[None]:
+    """What a damaged or foreign model raises, as a sentence: readers of its files raise errors of many kinds."""
+    import torch
+
+    try:
+        yield
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        said = str(error).partition("\n")[0]
+        if not isinstance(error, OSError | ValueError | RuntimeError):
+            said = f"{type(error).__name__}: {said}"
+        raise InputError(f"the model {name} cannot be loaded: {said}") from error
 
 
 def _outline(source: Path | str, config: Any) -> Any:

@@ -19,12 +19,7 @@ from bough.policy.policy import BUDGET, Answers
 from bough.policy.population import Population
 from bough.policy.recorded import uses_dropout
 from bough.training.method import Example, Loss, Method
-from bough.training.step import Gradient
-from bough.training.step import Row
-from bough.training.step import Step
-from bough.training.step import Updater
-from bough.training.step import make_room
-from bough.training.step import next_remedy
+from bough.training.step import Gradient, Row, Step, Updater, make_room, next_remedy
 
 log = logging.getLogger(__name__)
 
