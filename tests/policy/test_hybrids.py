@@ -1,7 +1,5 @@
 """Models whose layers carry state read trees as they read plain rows: every kind of layer, every way of training."""
 
-import copy
-
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -103,32 +101,6 @@ def test_the_reference_reads_trees_too(family):
     with policy.reference(), torch.no_grad():
         torch.testing.assert_close(torch.cat(policy.logprobs(EPISODE)), base)
     assert distance(torch.cat(policy.logprobs(EPISODE)), base) > 1e-3
-
-
-@pytest.mark.parametrize("family", ["qwen3_5_text", "mamba2"])
-def test_in_bfloat16_a_tree_is_no_further_off_than_plain_rows(family):
-    exact = make(family)
-    policy = Policy(copy.deepcopy(exact).to(torch.bfloat16))
-    truth = values_and_gradient(Policy(exact), EPISODE, share=False)
-    for shared, plain, true in zip(
-        values_and_gradient(policy, EPISODE), values_and_gradient(policy, EPISODE, share=False), truth, strict=True
-    ):
-        assert distance(shared, true) < 1.5 * distance(plain, true)
-
-
-@pytest.mark.parametrize("family", ["qwen3_5_text", "bamba"])
-@torch.no_grad()
-def test_padding_for_flex_attention_changes_nothing(family):
-    model = make(family)
-    expected = torch.cat(Policy(model).logprobs(EPISODE))
-    with torch.compiler.set_stance("force_eager"):
-        found = torch.cat(Policy(model, attention="flex").logprobs(EPISODE))
-    torch.testing.assert_close(found, expected)
-
-
-def test_the_tree_computes_each_shared_token_once(policy):
-    (row,) = policy.rows(EPISODE)
-    assert (row.tokens.size, row.num_raw) == (17, 56)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

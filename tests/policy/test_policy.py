@@ -74,8 +74,9 @@ def test_an_episode_equals_its_calls_one_by_one(tree_policy, episode_alone, budg
     assert_sharing_changes_nothing(tree_policy, EPISODE, budget, episode_alone)
 
 
-def test_the_tree_computes_each_shared_token_once():
-    (row,) = Policy(make("llama")).rows(EPISODE)
+@pytest.mark.parametrize("family", ["llama", "lfm2"])
+def test_the_tree_computes_each_shared_token_once(family):
+    (row,) = Policy(make(family)).rows(EPISODE)
     assert (row.tokens.size, row.num_raw) == (17, 56)
 
 
@@ -108,7 +109,7 @@ def test_an_adapter_on_the_head_is_trained_too(targets):
     assert policy.base.lm_head.lora_B["actor"].weight.grad.abs().sum() > 0
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2"])
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2", "qwen3_5_text", "mamba2"])
 def test_in_bfloat16_a_tree_is_no_further_off_than_plain_rows(family):
     exact = make(family)
     policy = Policy(copy.deepcopy(exact).to(torch.bfloat16))
@@ -120,7 +121,9 @@ def test_in_bfloat16_a_tree_is_no_further_off_than_plain_rows(family):
         assert distance(shared, true) < 1.5 * distance(plain, true)
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3", "mistral", "llama4", "gpt_oss"])
+@pytest.mark.parametrize(
+    "family", ["llama", "gemma2", "gemma3", "mistral", "llama4", "gpt_oss", "qwen3_5_text", "bamba"]
+)
 @torch.no_grad()
 def test_flex_attention_gives_the_same(family):
     model = make(family)

@@ -123,7 +123,7 @@ def _collect(name: str, config: TrainingConfig, chunks: Iterator[Chunk], writer:
 
     InputError if there are bad rows and on_error is "stop", or if there is no example.
     """
-    from bough.terminal.console import progress
+    from bough.terminal.console import printable, progress
 
     found, skipped, bad, hasher = Examples[Any](name), Counter[str](), Problems(), hashlib.sha256()
     dropped: dict[str, str] = {}
@@ -145,19 +145,12 @@ def _collect(name: str, config: TrainingConfig, chunks: Iterator[Chunk], writer:
     for reason, count in skipped.items():
         found.rows.drop(reason, count)
     if config.data.on_error == "stop" and bad:
-        _stop_at_bad_rows(name, bad)
+        rows = plural(bad.reasons.total(), "bad row")
+        raise InputError(f"{name} has {rows} (drop with --on-error skip):", map(printable, bad.lines()))
     if not found.rows.kept:
         raise InputError(f"{name}: no row can be trained on: {found.rows}; {found.calls}", dropped.values())
     found.digest = hasher.hexdigest()
     return found
-
-
-def _stop_at_bad_rows(name: str, bad: Problems) -> None:
-    """InputError that lists the bad rows."""
-    from bough.terminal.console import printable
-
-    rows = plural(bad.reasons.total(), "bad row")
-    raise InputError(f"{name} has {rows} (drop with --on-error skip):", map(printable, bad.lines()))
 
 
 def head_of(start: list[Message]) -> str:

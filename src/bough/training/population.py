@@ -19,7 +19,7 @@ from bough.policy.policy import BUDGET, Answers
 from bough.policy.population import Population
 from bough.policy.recorded import uses_dropout
 from bough.training.method import Example, Loss, Method
-from bough.training.step import Gradient, Row, Step, Updater, make_room, next_remedy
+from bough.training.step import Gradient, Row, Step, Updater, make_room, next_remedy, slopes_at
 
 log = logging.getLogger(__name__)
 
@@ -270,11 +270,7 @@ class PopulationStep:
             losses[name] = [self._loss(name, rows, leaves, known) for rows in own]
             for loss in losses[name]:
                 torch.autograd.backward(loss.value)
-            # A call that only measures something (KTO's mismatched ones) has no slope.
-            slopes[name] = {
-                r: [leaf.grad if leaf.grad is not None else torch.zeros_like(leaf) for leaf in of_row]
-                for r, of_row in leaves.items()
-            }
+            slopes[name] = slopes_at(leaves)
         return losses, slopes
 
     def _read(

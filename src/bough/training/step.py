@@ -183,11 +183,7 @@ class Step:
         for loss in losses:
             if loss.value.requires_grad:  # a process without parts has none
                 torch.autograd.backward(loss.value * loss_scale)
-        # A call that only measures something (KTO's mismatched ones) has no slope.
-        return losses, {
-            r: [leaf.grad if leaf.grad is not None else torch.zeros_like(leaf) for leaf in of_row]
-            for r, of_row in leaves.items()
-        }
+        return losses, slopes_at(leaves)
 
     def loss(self, rows: list[int], logprobs: Logprobs, known: Logprobs | None, denominator: float) -> Loss:
         """The loss of all parts of these rows, by number; no part may have calls in other rows."""
@@ -251,6 +247,14 @@ class Step:
             facts["router_aux_loss"] = Mean(routed.loss.detach() * routed.num_tokens, routed.num_tokens)
             facts["busiest_expert"] = Mean(routed.busiest * routed.num_tokens, routed.num_tokens)
         return facts
+
+
+def slopes_at(leaves: Mapping[int, list[Tensor]]) -> dict[int, list[Tensor]]:
+    """The gradients at log-probabilities, by row; a call that only measures something (KTO's mismatched) has none."""
+    return {
+        r: [leaf.grad if leaf.grad is not None else torch.zeros_like(leaf) for leaf in of_row]
+        for r, of_row in leaves.items()
+    }
 
 
 # The next step's batch is read and packed into rows in a thread, while this step's is computed.
