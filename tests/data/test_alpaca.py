@@ -1,7 +1,7 @@
 import pytest
 
-from bough.data.alpaca import read
 from bough.data.formats import detect
+from bough.data.sharegpt import read_alpaca as read
 from bough.errors import RowError
 from bough.types import Message
 from tests.data.samples import rows

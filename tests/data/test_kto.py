@@ -1,7 +1,7 @@
 import pytest
 
 from bough.data.formats import detect
-from bough.data.kto import read
+from bough.data.trl import read_kto as read
 from bough.errors import RowError
 from tests.data.samples import rows
 

@@ -1,6 +1,6 @@
 import pytest
 
-from bough.data.roundwise import read
+from bough.data.trl import read_rounds as read
 from bough.errors import RowError
 from bough.types import Message
 from tests.data.samples import rows

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bough.chat.builder import CallBuilder
 from bough.chat.template import load_template
-from bough.data.kto import LABEL
+from bough.data.trl import LABEL
 from bough.ledger import add_metrics
 from bough.methods.sft import SFT, Demonstration, SFTConfig, sft_loss, step_weights
 from bough.types import Call, Message, Task, Trajectory, Turn

@@ -92,7 +92,8 @@ def typed(value: Any, kind: type | tuple[type, ...], what: str) -> Any:
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         names = " or ".join(JSON_NAMES[k] for k in kinds if k is not int or float not in kinds)
-        raise RowError("wrong_type", f"{what} is {_json_name(value)}; it must be {names}")
+        found = JSON_NAMES.get(type(value), type(value).__name__)
+        raise RowError("wrong_type", f"{what} is {found}; it must be {names}")
     return jsonable(value) if isinstance(value, str) else value
 
 
@@ -192,10 +193,6 @@ JSON_NAMES: dict[type, str] = {
     dict: "an object",
     type(None): "null",
 }
-
-
-def _json_name(value: Any) -> str:
-    return JSON_NAMES.get(type(value), type(value).__name__)
 
 
 def row_error(error: ValidationError) -> RowError:
@@ -341,23 +338,20 @@ def expect(record: Sample, kind: type[Kind], name: str) -> Kind:
 
 def faithful(name: str, record: Sample, row: Row, read: Callable[[Row], Read]) -> Row:
     """`row`, if `read` turns it back into `record`; otherwise RowError("cannot_express") says what would be lost."""
-    try:
-        again = read(row)
-    except RowError as error:
-        raise RowError("cannot_express", f"{name} cannot express this record: {error}") from None
-    place = _difference(_comparable(record), _comparable(again))
-    if place is not None:
-        raise RowError("cannot_express", f"{name} cannot express {place} of this record")
-    return row
+    return _checked(name, record, row, read, _comparable)
 
 
 def same_conversation(name: str, record: Sample, row: Row, read: Callable[[Row], Read]) -> Row:
     """`row`, if `read` finds the same messages, trained replies and tools in it. Ids of tool calls may differ."""
+    return _checked(name, record, row, read, _conversation)
+
+
+def _checked(name: str, record: Sample, row: Row, read: Callable[[Row], Read], content: Callable[[Sample], Row]) -> Row:
     try:
         again = read(row)
     except RowError as error:
         raise RowError("cannot_express", f"{name} cannot express this record: {error}") from None
-    place = _difference(_conversation(record), _conversation(again))
+    place = _difference(content(record), content(again))
     if place is not None:
         raise RowError("cannot_express", f"{name} cannot express {place} of this record")
     return row

@@ -1,4 +1,4 @@
-"""File formats: one module each, a row in and a record out (and back, where it can be written).
+"""File formats: a row in and a record out (and back, where it can be written).
 
 `FORMATS` is in the order of detection, the most specific first. What a row is known by:
 
@@ -22,7 +22,7 @@ be told so, and never be trained on as something else.
 
 from __future__ import annotations
 
-from bough.data import alpaca, bough, inspect, knowlyr, kto, openai, roundwise, sharegpt, trl
+from bough.data import bough, inspect, knowlyr, openai, sharegpt, trl
 from bough.data.base import Format, Row
 from bough.errors import InputError, RowError, did_you_mean
 
@@ -31,11 +31,11 @@ FORMATS: dict[str, Format] = {
     for format in (
         bough.FORMAT,
         *knowlyr.FORMATS,
-        alpaca.FORMAT,
-        roundwise.FORMAT,
+        sharegpt.ALPACA,
+        trl.ROUNDWISE,
         sharegpt.FORMAT,
         openai.FORMAT,
-        kto.FORMAT,
+        trl.KTO,
         inspect.FORMAT,
         trl.FORMAT,
     )

@@ -1,7 +1,7 @@
 """knowlyr's rows: demonstrations (SFT), preferences (DPO) and groups of attempts (GRPO).
 
-How a `response` (or `chosen`, or `rejected`) becomes turns is described in `steps.py`. A row is
-written with `steps` where its replies are thoughts and actions and as text where not.
+How a `response` (or `chosen`, or `rejected`) becomes turns is described below. A row is written
+with `steps` where its replies are thoughts and actions and as text where not.
 GRPO's `step_rewards` are the rewards of the turns, one each; beside a response that stays one
 reply, several of them have no turn to belong to and are kept in the attempt's `info`.
 """

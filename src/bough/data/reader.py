@@ -196,17 +196,16 @@ def parse(content: Content) -> Row:
         row = from_json(content)
     except ValueError as error:
         _check_utf8(content)
-        reason = "not_json" if content.endswith(b"\n") else "torn"
-        what = "not JSON" if reason == "not_json" else "the last line is cut off"
-        raise RowError(reason, f"{what}: {_in_line(error)}") from None
+        # The parser's line 1 is any line of the file: the column alone says where.
+        said = (
+            str(error).replace(" at line 1 column ", " at column ").replace("expected ident", "expected a JSON value")
+        )
+        if content.endswith(b"\n"):
+            raise RowError("not_json", f"not JSON: {said}") from None
+        raise RowError("torn", f"the last line is cut off: {said}") from None
     if not isinstance(row, dict):
         raise RowError("not_json", "the line is JSON but not an object")
     return row
-
-
-def _in_line(error: ValueError) -> str:
-    """What the parser says, with the column alone: its line 1 is any line of the file."""
-    return str(error).replace(" at line 1 column ", " at column ").replace("expected ident", "expected a JSON value")
 
 
 def _check_utf8(content: bytes) -> None:

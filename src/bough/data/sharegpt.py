@@ -1,4 +1,4 @@
-"""ShareGPT's rows: `conversations` of `from` and `value`, as AgentInstruct and LLaMA-Factory have them.
+"""ShareGPT's rows, `conversations` of `from` and `value`, as AgentInstruct and LLaMA-Factory have them; and Alpaca's.
 
 AgentInstruct marks replies with `loss`: false is context only, true or null is trained.
 LLaMA-Factory adds `system`, `tools` (JSON text), calls as `function_call` (JSON text, one call
@@ -6,7 +6,7 @@ or a list) and their results as `observation`; beside `chosen` and `rejected` (o
 the conversation is the start of a pair. An observation that answers no call comes from an
 environment whose agent acts in plain text, so it is a user message.
 
-A written row has the conversation, the tools, and the columns of `columns.py`; what is known about
+A written row has the conversation, the tools, and the columns of `base.py`; what is known about
 single turns (actions, step rewards) is left out. A reply with both text and tool calls has no place.
 """
 
@@ -37,7 +37,7 @@ from bough.data.base import (
 )
 from bough.data.messages import parse, read_tool_call, read_tools
 from bough.errors import RowError
-from bough.types import Group, Message, Pair, Role, ToolCall, Trajectory, Turn
+from bough.types import Group, Message, Pair, Role, ToolCall, Trajectory
 
 ROLES: dict[str, Role] = {
     "system": "system",
@@ -81,7 +81,7 @@ def write(record: Sample) -> Row:
         if len(record.chosen) > 1 or len(record.rejected) > 1 or record.chosen[0].observation:
             raise RowError("cannot_express", "sharegpt has one reply for each side of a pair; this one has more")
         row: Row = {"conversations": [_write_message(message) for message, _ in start]}
-        row |= {side: _write_message(turns[0].reply) for side, turns in _sides(record).items()}
+        row |= {"chosen": _write_message(record.chosen[0].reply), "rejected": _write_message(record.rejected[0].reply)}
         known = given(reason=record.reason, margin=record.margin)
     else:
         said = [*start, *spoken(record.turns)]
@@ -90,10 +90,6 @@ def write(record: Sample) -> Row:
     tools = json.dumps(record.tools, ensure_ascii=False) if record.tools else None
     row |= {**given(system=system, tools=tools), **write_task(record.task), **known, **record.info}
     return same_conversation("sharegpt", record, row, read)
-
-
-def _sides(pair: Pair) -> dict[str, list[Turn]]:
-    return {"chosen": pair.chosen, "rejected": pair.rejected}
 
 
 def _write_spoken(one: Spoken) -> Row:
@@ -147,4 +143,41 @@ FORMAT = Format(
     matches=lambda row: row.get("conversations") is not None,
     read=read,
     write=write,
+)
+
+
+# Alpaca's rows: `instruction`, an optional `input` and the `output`, as LLaMA-Factory extends them. `system` is the
+# system message, `history` a list of earlier [instruction, response] rounds, which are context only. Instruction and
+# input form one user message.
+
+ALPACA_COLUMNS = ("instruction", "input", "output", "system", "history")
+
+
+@reader
+def read_alpaca(row: Row) -> Trajectory:
+    """A trajectory of one trained reply, after the rounds of `history`."""
+    instruction, given_input = field(row, "instruction", str), optional(row, "input", str)
+    messages = _read_system(row)
+    for i, said in enumerate(optional(row, "history", list) or []):
+        messages += _round(said, f"history[{i}]")
+    asked = f"{instruction}\n\n{given_input}" if given_input else instruction
+    messages.append(Message(role="user", content=asked))
+    reply = Message(role="assistant", content=field(row, "output", str))
+    start, turns = split_turns([*messages, reply], begin=len(messages))
+    return read_trajectory(row, start, turns, *ALPACA_COLUMNS)
+
+
+def _round(value: Any, what: str) -> list[Message]:
+    said = typed(value, list, what)
+    if len(said) != 2:
+        raise RowError("wrong_length", f"{what} has {len(said)} texts; a round has two, the instruction and the reply")
+    asked, answered = (typed(text, str, f"{what}[{i}]") for i, text in enumerate(said))
+    return [Message(role="user", content=asked), Message(role="assistant", content=answered)]
+
+
+ALPACA = Format(
+    name="alpaca",
+    about="Alpaca: instruction, input and output, with LLaMA-Factory's system and history",
+    matches=lambda row: row.get("instruction") is not None and row.get("output") is not None,
+    read=read_alpaca,
 )

@@ -16,7 +16,7 @@ from pydantic import Field
 from bough.config.keywords import settings_of
 from bough.config.training import TrainingConfig
 from bough.data.base import Sample
-from bough.data.kto import LABEL
+from bough.data.trl import LABEL
 from bough.environments.rubric import score
 from bough.errors import RowError
 from bough.ledger import Mean
