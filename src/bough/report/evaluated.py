@@ -15,7 +15,7 @@ from bough.errors import InputError
 from bough.evaluation.comparison import compare
 from bough.evaluation.contest import BASELINES
 from bough.evaluation.results import FILE_NAME as RESULTS
-from bough.evaluation.results import ModelResult, Results
+from bough.evaluation.results import Lost, ModelResult, Outcome, Results
 from bough.evaluation.success import Measure, SuccessReport, report
 from bough.experiments.recipe import FILE_NAME, Recipe, plan, read_recipe
 from bough.experiments.record import StageRecord
@@ -168,10 +168,9 @@ def _tasks(models: Sequence[ModelResult]) -> dict[str, str]:
     """The tasks that the models were given, with digests of their contents."""
     found: dict[str, str] = {}
     for model in models:
-        for task, digest in [(one.task, one.digest) for one in model.outcomes] + [
-            (one.task, one.digest) for one in model.lost
-        ]:
-            found[task] = found.get(task) or digest or ""
+        given: list[Outcome | Lost] = [*model.outcomes, *model.lost]
+        for one in given:
+            found[one.task] = found.get(one.task) or one.digest or ""
     return found
 
 
