@@ -203,7 +203,7 @@ def test_jobs_and_a_cluster_are_not_given_together(tmp_path: Path):
         configured(tmp_path, "after.max_turns=2,4", jobs=2, cluster="auto")
 
 
-@pytest.mark.parametrize("name", ["logs", "stages", "run"])
+@pytest.mark.parametrize("name", ["logs", "stages", "runs", "run"])
 def test_a_link_in_the_folder_of_a_sweep_is_refused(tmp_path: Path, name: str):
     sweep = configured(tmp_path, TURNS, seeds=1)
     sweep.play(lambda _: None)

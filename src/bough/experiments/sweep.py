@@ -215,7 +215,9 @@ class Sweep:
         try:
             with locked(self.folder / LOCK, wait=False):
                 self._check_folder()
-                refuse_links(self.folder / LOGS, self.shared.index, *(run.folder for run in self.runs))
+                refuse_links(
+                    self.folder / LOGS, self.folder / RUNS, self.shared.index, *(run.folder for run in self.runs)
+                )
                 write_json(self.folder / FILE_NAME, self._about())
                 self.failed = self._play_all(notify)
                 return self._report()
