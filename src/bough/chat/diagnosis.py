@@ -15,8 +15,8 @@ from bough.chat.builder import Built, CallBuilder
 from bough.config.groups import MODEL, CallsConfig, ReportConfig
 from bough.data.base import Sample
 from bough.data.bough import common_prefix
-from bough.data.kto import LABEL
 from bough.data.reader import Place, Problems, Reader, SourceConfig
+from bough.data.trl import LABEL
 from bough.errors import InputError
 from bough.ledger import Ledger, plural
 from bough.types import Call, Group, Message, Pair, Trajectory, Turn, conversation

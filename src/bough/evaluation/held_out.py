@@ -15,8 +15,8 @@ from torch import Tensor
 
 from bough.chat.builder import CallBuilder
 from bough.data.base import Sample
-from bough.data.kto import LABEL
 from bough.data.reader import Reader
+from bough.data.trl import LABEL
 from bough.errors import InputError
 from bough.evaluation.contest import EvalConfig
 from bough.ledger import Ledger

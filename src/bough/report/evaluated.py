@@ -168,8 +168,10 @@ def _tasks(models: Sequence[ModelResult]) -> dict[str, str]:
     """The tasks that the models were given, with digests of their contents."""
     found: dict[str, str] = {}
     for model in models:
-        for one in (*model.outcomes, *model.lost):
-            found[one.task] = found.get(one.task) or one.digest or ""
+        for task, digest in [(one.task, one.digest) for one in model.outcomes] + [
+            (one.task, one.digest) for one in model.lost
+        ]:
+            found[task] = found.get(task) or digest or ""
     return found
 
 
