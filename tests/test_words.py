@@ -52,6 +52,7 @@ INSTEAD = {
     r"\bcomes of\b": "results from",
 }
 PATTERN = re.compile("|".join(f"(?:{phrase})" for phrase in INSTEAD))
+SOURCE = sorted(ROOT.glob("src/bough/**/*.py"))
 PAGES = [
     path
     for path in (*ROOT.glob("docs/**/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md")
@@ -67,9 +68,10 @@ def found(path: Path) -> Iterator[str]:
             yield f"{path.relative_to(ROOT)}:{number}: {phrase[0]!r}; write: {instead}"
 
 
-def test_no_banned_phrase_is_used():
-    assert len(PAGES) > 30
-    problems = [problem for path in sorted(PAGES) for problem in found(path)]
+@pytest.mark.parametrize("paths", [SOURCE, PAGES], ids=["src", "docs"])
+def test_no_banned_phrase_is_used(paths: list[Path]):
+    assert len(paths) > 30
+    problems = [problem for path in paths for problem in found(path)]
     assert not problems, "\n" + "\n".join(problems)
 
 

@@ -2,7 +2,7 @@
 
 asyncio refuses to start a second loop in a thread that has one. There the loop of a
 `LoopRunner` gets a thread of its own, and the caller waits for it. The loop of a
-`BackgroundLoop` runs all the time: what was started on it goes on while the caller does something else.
+`BackgroundLoop` runs all the time: what was started on it continues while the caller does something else.
 
 `limited` runs work with a time limit whose clock `not_counted` stops: work that waits for
 something shared, such as a sandbox, must not be ended because others use it.

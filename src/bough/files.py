@@ -86,7 +86,7 @@ def is_draft(path: Path, name: str) -> bool:
 def remove_drafts(folder: Path) -> None:
     """Removes the temporary files of `replacing` that killed processes have left in a folder and below it.
 
-    For a folder that nobody else writes into at the moment, such as a locked one.
+    For a folder that no other process writes into at the moment, such as a locked one.
     """
     for path in folder.rglob(".*"):
         if _DRAFT.fullmatch(path.name):

@@ -106,7 +106,7 @@ class Call(Record):
 
 
 class Turn(Record):
-    """The agent's reply and what came of it.
+    """The agent's reply and its consequences.
 
     `progress` is how much of the task was done then, 0 to 1. `error` is a short word for
     a reply that could not be acted on. `trained` is False for replies given as context.

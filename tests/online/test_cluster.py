@@ -249,7 +249,7 @@ async def test_an_episode_waits_for_news_of_its_version(by_name: bool):
 async def test_news_that_never_comes_is_the_engine_s_fault():
     setup = Setup(timeout_s=0.01)
     version = setup.publish(0, hear=False)
-    with pytest.raises(EngineError, match="not heard of the weights step-0"):
+    with pytest.raises(EngineError, match="did not receive the weights step-0"):
         await setup.one_at_a_time().acquire(version)
 
 

@@ -1,4 +1,4 @@
-"""What is said of groups that teach nothing."""
+"""What is said of groups that give no training signal."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_warning_comes_once_and_only_if_most_groups_teach_nothing(caplog: pyte
         found.warn()
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert f"{ENOUGH // 2 + 2} of {ENOUGH + 3} groups teach nothing: in 10 of them {FAILED}" in record.getMessage()
+    assert f"{ENOUGH // 2 + 2} of {ENOUGH + 3} groups have zero variance: in 10 of them {FAILED}" in record.getMessage()
 
 
 def test_a_run_warns_in_time_to_change_its_settings(tmp_path: Path, caplog: pytest.LogCaptureFixture):
@@ -110,8 +110,8 @@ def test_a_run_warns_in_time_to_change_its_settings(tmp_path: Path, caplog: pyte
             tmp_path, environment="tests.online.letters:Rare", resample=16.0, max_steps=1, batch_size=1, group_size=2
         )
     )
-    (said,) = [record.getMessage() for record in caplog.records if "groups teach nothing" in record.getMessage()]
-    assert f"15 of 16 groups teach nothing: in 15 of them {FAILED} (try easier tasks, --reset-file" in said
+    (said,) = [record.getMessage() for record in caplog.records if "groups have zero variance" in record.getMessage()]
+    assert f"15 of 16 groups have zero variance: in 15 of them {FAILED} (try easier tasks, --reset-file" in said
 
 
 class Policy:

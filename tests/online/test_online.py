@@ -347,7 +347,7 @@ def _told(events: list[str], name: str, do: Any) -> Any:
 def test_groups_that_teach_nothing_are_replaced_up_to_a_budget(tmp_path: Path, world: str):
     few = {"group_size": 2, "max_new_tokens": 2}
     config = settings(tmp_path, environment=f"tests.online.letters:{world}", resample=3.0, **few)
-    said = r"the first tasks teach nothing \(24 groups in, 0 kept, 24 dropped \(24 zero_variance\)"
+    said = r"the first tasks give no training signal \(24 groups in, 0 kept, 24 dropped \(24 zero_variance\)"
     with pytest.raises(BoughError, match=said) as error:
         train_grpo(config)
     assert "in 24 of them all attempts failed (try easier tasks, --reset-file" in str(error.value)
@@ -360,7 +360,7 @@ def test_a_run_that_ran_out_of_tasks_that_teach_goes_on_with_other_settings(
 ):
     world = {"environment": "tests.online.letters:Gap", "group_size": 3, "max_new_tokens": 6, "max_steps": 3}
     ended = train_grpo(settings(tmp_path, resample=1.0, **world))
-    assert "Batch 2 teaches nothing" in caplog.text and "all attempts failed (try easier tasks" in caplog.text
+    assert "Batch 2 gives no training signal" in caplog.text and "all attempts failed (try easier tasks" in caplog.text
     assert ended.counters.step == 2 and not list((tmp_path / "rollouts").glob("00002*"))
     assert ended.ledgers[0] == {"item": "groups", "in": 12, "kept": 4, "dropped": {"zero_variance": 8}}
     resumed = train_grpo(settings(tmp_path, resample=8.0, resume=True, **world))

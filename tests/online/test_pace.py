@@ -1,4 +1,4 @@
-"""Which tasks enter which batch, under random episode lengths, losses and groups that teach nothing."""
+"""Which tasks enter which batch, under random episode lengths, losses and groups that give no training signal."""
 
 import heapq
 import random

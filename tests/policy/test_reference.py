@@ -68,7 +68,7 @@ def test_a_reference_is_computed_where_the_layers_cannot_be_compiled(
     bare = torch.cat(Policy.load("tiny").logprobs(CALLS))
     assert torch.allclose(load_file(path)["logprobs"], bare, atol=1e-5) and not policy.row_reader.compiled
     assert [line for line in caplog.messages if "no compiler was found" in line] == [
-        "The layers cannot be compiled (no compiler was found): the run goes on without --compile."
+        "The layers cannot be compiled (no compiler was found): continuing without --compile."
     ]
 
 

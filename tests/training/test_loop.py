@@ -154,7 +154,7 @@ def test_a_backward_pass_that_cannot_be_compiled_is_computed_as_it_is(
     monkeypatch.setattr(Step, "run", run)
     counters = broken.train()
     assert (counters.step, counters.budget, broken.policy.row_reader.compiled) == (4, 512, False)
-    assert f"The layers cannot be compiled ({said}): the run goes on without --compile." in caplog.messages
+    assert f"The layers cannot be compiled ({said}): continuing without --compile." in caplog.messages
 
 
 def test_layers_that_cannot_be_compiled_are_computed_as_they_are(
@@ -172,7 +172,7 @@ def test_layers_that_cannot_be_compiled_are_computed_as_they_are(
     counters = broken.train()
     assert (counters.step, counters.budget, broken.policy.row_reader.compiled) == (4, 512, False)
     assert all(map(torch.equal, broken.policy.parameters(), plain.policy.parameters()))
-    said = "The layers cannot be compiled (no compiler was found): the run goes on without --compile."
+    said = "The layers cannot be compiled (no compiler was found): continuing without --compile."
     assert [line for line in caplog.messages if "compiled" in line] == [said]
 
 

@@ -109,7 +109,7 @@ Json = TypeVar("Json")
 # once, so that a break overlaps with no other; one that a content has already is escaped like a token.
 BREAK = "7184605239318456"
 # Attempts at one task see the same observations again and again, and begin with the same prompt: this many texts of
-# up to so many characters keep their ids. Of larger ones the last does: the choices of a request have one prompt.
+# up to this many characters keep their ids. Of larger ones the last does: the choices of a request have one prompt.
 SHORT, LONG, ANY = (4096, 2_000), (64, 32_000), (1, sys.maxsize)
 
 

@@ -224,7 +224,7 @@ class OnlineConfig(TrainingConfig):
 
     @property
     def learnt_reward(self) -> str | None:
-        """The reward that is learnt from; None for the outcome."""
+        """The reward that is trained on; None for the outcome."""
         return "total" if self.rewards else None
 
     @model_validator(mode="after")

@@ -33,7 +33,7 @@ TOLERANCE = 1e-6
 
 
 class Advantages(NamedTuple, Generic[Value]):
-    """One value per attempt, in the group's order. `dropped` says why the group teaches nothing, if so."""
+    """One value per attempt, in the group's order. `dropped` says why the group gives no training signal, if so."""
 
     values: list[Value]
     dropped: Dropped | None = None

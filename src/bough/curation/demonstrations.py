@@ -47,7 +47,7 @@ class DemosConfig(CurationConfig):
     per_task: int | None = Field(
         None,
         ge=1,
-        description="keep this many episodes per task: successes, then what got furthest, and of equals the shortest",
+        description="keep this many episodes per task; prefers success, then progress, then fewer turns",
     )
 
     @model_validator(mode="after")

@@ -154,7 +154,7 @@ def _open(path: Path) -> io.BufferedReader:
 
 
 def _opened(path: Path) -> io.BufferedReader:
-    """The file. One that cannot be opened is the user's to see to: it is no file of bad rows, which may be skipped."""
+    """The file. One that cannot be opened is an error, unlike bad rows, which may be skipped."""
     try:
         return open_file(path)
     except OSError as error:

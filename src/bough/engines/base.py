@@ -117,4 +117,4 @@ class ContextFullError(BoughError):
 
 
 class EngineError(BoughError):
-    """The engine broke or cannot be reached: no fault of the agent's."""
+    """The engine failed or cannot be reached; the agent did not cause it."""

@@ -24,7 +24,7 @@ from bough.types import Call, Message
 if TYPE_CHECKING:
     from bough.policy.policy import Policy
 
-# A prompt of at most so many characters, roughly, is made on the event loop: that takes at most some 0.1 s.
+# A prompt of up to about this many characters is made on the event loop, which takes about 0.1 s at most.
 MAX_ON_LOOP = 100_000
 # What a template writes around a message, roughly.
 AROUND = 50

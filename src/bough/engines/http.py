@@ -194,7 +194,7 @@ def _key(variable: str) -> str:
 
 
 async def _content(response: Response, where: str) -> bytes:
-    """The whole body, unpacked. Neither what is sent nor what comes of it may be larger than MAX_BODY."""
+    """The whole body, unpacked. Neither what is sent nor what it unpacks to may be larger than MAX_BODY."""
     coding = response.headers.get("content-encoding", "identity").strip().lower()
     if coding not in ("identity", "gzip", "deflate"):
         raise EngineError(f"{where} answered in the encoding {coding!r:.40}, which it was not asked for")

@@ -22,6 +22,6 @@ class WeightsFromFolder:
         self.reload_weights(weights_path=folder)
         for layer in self.model_runner.get_model().modules():
             # On a CPU a layer computes with a packed copy of its weights. vLLM packs what it has loaded again, but not
-            # an output layer that shares the weights of the embedding: that would go on with the old ones.
+            # an output layer that shares the weights of the embedding: that would keep the old ones.
             if hasattr(layer, "cpu_linear") and layer.weight.numel():
                 layer.quant_method.process_weights_after_loading(layer)

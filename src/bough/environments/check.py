@@ -154,7 +154,7 @@ async def _record(
 
 
 def _report_raised(observation: Observation, place: str, report: CheckReport) -> None:
-    """An agent reads what a tool raised and goes on; the author must know of it."""
+    """An agent reads what a tool raised and continues; the author must know of it."""
     for one in raised_in(observation.info):
         report.add(place, one.failure)
 

@@ -153,7 +153,7 @@ class Isolated:
 
 
 def _ignore(_: Any) -> None:
-    """For methods whose result nobody reads."""
+    """For methods whose result is not used."""
 
 
 async def shut_down(environment_class: type[Environment]) -> None:

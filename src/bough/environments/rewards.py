@@ -216,7 +216,7 @@ class _Judge(StatefulReward):
     The episode is untrusted: it was written by the model that is trained. It reaches the judge as JSON inside
     markers that it cannot know, and the judge must answer with one JSON object. If it does not, it is asked about
     the same episode without the agent's words. If it answers that, the agent talked it out of an answer, and the
-    attempt gets the worst score; if it does not, the attempt has none. A judge can still be talked into a wrong
+    attempt gets the worst score; if it does not, the attempt has none. A judge can still be persuaded to a wrong
     score by what it reads; no format prevents that.
     """
 

@@ -70,7 +70,7 @@ def select(config: EvolveConfig, scores: Scores, number: int) -> list[Place]:
 def breed(config: EvolveConfig, generation: Generation, places: list[Place]) -> Generation:
     """Writes the next generation.
 
-    Members that live on are copied bit for bit. Children inherit their parent's adapter, its moments
+    Survivors are copied bit for bit. Children inherit their parent's adapter, its moments
     and its number of updates.
     """
     number, folder = generation.number + 1, generation.path.parent

@@ -68,7 +68,7 @@ class SelectionConfig(Config):
     """Selection."""
 
     tournament_size: int = Field(2, ge=1, description="members drawn for each tournament")
-    elitism: bool = Field(True, description="the fittest member lives on unchanged")
+    elitism: bool = Field(True, description="the fittest member survives unchanged")
 
 
 class MutationConfig(Config):

@@ -95,7 +95,7 @@ class PlayedFitness:
         return list(islice(unused, self.config.fitness.tasks))
 
     def _used(self, generations: int, updates: int) -> frozenset[str]:
-        """What members have been selected on in so many generations, or can have learnt from in so many updates."""
+        """What members can have been selected on in this many generations, or trained on in this many updates."""
         tasks = self.players.selection.slice(0, generations * self.config.fitness.tasks)
         if self.config.method == "grpo" and updates:
             count = (updates - 1) * self.config.set_batch_size + self.config.largest_batch_size

@@ -153,7 +153,7 @@ class Trainees:
     def load(self, generation: Generation) -> None:
         """Makes the members of `generation` those in memory.
 
-        One that lives on stays there: name and number of updates say that its weights are the bits of its files.
+        A survivor stays there: name and number of updates say that its weights are the bits of its files.
         """
         wanted = generation.individuals()
         for name, individual in wanted.items():

@@ -61,7 +61,7 @@ E = TypeVar("E", bound=Example)
 
 @dataclass
 class Chunk:
-    """Examples of neighbouring rows in their stored form, and what came of the rows that are none.
+    """Examples of neighbouring rows in their stored form, and the counts of dropped rows.
 
     `hashed` is what the digest of the data covers, `problems` are the bad rows by file, line, reason and message.
     `dropped` has for each reason that a row was dropped for what is said of the first one.

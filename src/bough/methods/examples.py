@@ -119,7 +119,7 @@ def _kept(name: str, path: Path, config: TrainingConfig, chunks: Chunks, kind: t
 
 
 def _collect(name: str, config: TrainingConfig, chunks: Iterator[Chunk], writer: StoreWriter) -> Examples[Any]:
-    """Writes all chunks; returns what came of their rows, without the examples.
+    """Writes all chunks; returns the counts of their rows, without the examples.
 
     InputError if there are bad rows and on_error is "stop", or if there is no example.
     """

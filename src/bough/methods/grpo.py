@@ -397,7 +397,7 @@ class GRPO:
         self._temperatures = config.sampling.all_temperatures
 
     def examples(self, data: Data, builder: CallBuilder) -> Examples[GroupExample]:
-        """The groups as examples; groups that teach nothing are dropped and counted."""
+        """The groups as examples; groups without a training signal are dropped and counted."""
         found = examples_from(
             data, self.config, builder, self._checked, GroupExample, score="reward", depends_on=OF_EXAMPLES
         )
@@ -405,7 +405,7 @@ class GRPO:
         return found
 
     def example(self, group: Group, source: CallSource) -> GroupExample:
-        """The group as an example. Raises RowError where it teaches nothing."""
+        """The group as an example. Raises RowError where it gives no training signal."""
         config = self.config
         calls: list[Call] = []
         advantages: list[float] = []

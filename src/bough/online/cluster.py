@@ -50,7 +50,7 @@ class ClusterSampler:
             )
         self.overlaps = config.rollouts.max_staleness > 0
         self._policy, self._loop = policy, loop
-        # The version in training, those that a batch may still be learnt from, and one that is on its way.
+        # The version in training, those that a batch to train on may still come from, and one that is on its way.
         self.publisher = Publisher(keep=config.rollouts.max_staleness + 2)
         self._stack = AsyncExitStack()
         self._sent: Future[None] | None = None
@@ -243,7 +243,7 @@ class News:
                     await self._heard.wait()
         except TimeoutError:
             waited = f"{self._timeout_s:g} s"
-            raise EngineError(f"the worker has not heard of the weights {wanted.name} for {waited}") from None
+            raise EngineError(f"the worker did not receive the weights {wanted.name} within {waited}") from None
         return found
 
 
@@ -325,7 +325,7 @@ class OneAtATime(Versions):
         copying = asyncio.ensure_future(asyncio.to_thread(self._copy, version))
         try:
             await asyncio.shield(copying)
-        except asyncio.CancelledError:  # an episode's time may be up; its thread goes on, and must not meet the next
+        except asyncio.CancelledError:  # an episode's time may be up; its thread continues, and must not meet the next
             await asyncio.wait([copying])
             raise
         self._loaded = version

@@ -1,6 +1,6 @@
-"""From episodes to batches: episodes become groups, and groups that teach something fill a batch.
+"""From episodes to batches: episodes become groups, and groups with a training signal fill a batch.
 
-Here it is decided what is learnt from, and every group, call and episode is counted in a ledger.
+Decides what to train on; every group, call and episode is counted in a ledger.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Gathered:
 
 
 class Gatherer:
-    """Starts tasks and gathers what comes of them."""
+    """Starts tasks and gathers their results."""
 
     def __init__(
         self,
@@ -99,9 +99,9 @@ class Gatherer:
         self.pace.restore(state["tasks_drawn"], state.get("tasks_unfinished", []))
 
     def batch(self, number: int) -> Gathered | None:
-        """Batch `number`; None if the tasks that were tried teach nothing.
+        """Batch `number`; None if the tasks that were tried give no training signal.
 
-        Raises LostError if more episodes were lost than finished and nothing can be learnt from the rest.
+        Raises LostError if more episodes were lost than finished and nothing is left to train on.
         """
         self._ages = Ages(number, self._updates, self.config.rollouts.max_staleness)
         self.pace.ended = [self._judged(one) for one in self.pace.ended]  # by now some calls may be too old
@@ -195,7 +195,7 @@ class Gatherer:
         self.pace.end(self._judged(Outcome(number, group, play.lost)))
 
     def _judged(self, outcome: Outcome) -> Outcome:
-        """The outcome with its example, or with the reason why it teaches nothing."""
+        """The outcome with its example, or with the reason why it gives no training signal."""
         if outcome.played is None:
             return outcome
         group, num_stale = self._ages.fresh(outcome.played)
@@ -249,7 +249,7 @@ WORDS: dict[FlatKind, str] = {
 
 
 class FlatGroups:
-    """Counts groups as they are used, and warns once if most of them teach nothing. `ways` are settings to try."""
+    """Counts groups as they are used, and warns once if most give no training signal. `ways` are settings to try."""
 
     def __init__(self, ways: Callable[[FlatKind], Iterable[str]]) -> None:
         self.ways = ways
@@ -258,17 +258,17 @@ class FlatGroups:
         self._warned = False
 
     def note(self, group: Group | None, reason: str) -> None:
-        """Counts a group that is used up; `reason` says why it teaches nothing, "" if it does."""
+        """Counts a group that is used up; `reason` says why it gives no training signal, "" if it does."""
         self.num_groups += 1
         if reason == "zero_variance" and group is not None:
             self.kinds[kind_of(group)] += 1
 
     def warn(self) -> None:
-        """Says it if most groups teach nothing: once in a run."""
+        """Warns once in a run if most groups give no training signal."""
         if self._warned or self.num_groups < ENOUGH or self.kinds.total() <= MOST * self.num_groups:
             return
         self._warned = True
-        log.warning("%d of %d groups teach nothing%s", self.kinds.total(), self.num_groups, self.advice())
+        log.warning("%d of %d groups have zero variance%s", self.kinds.total(), self.num_groups, self.advice())
 
     def advice(self) -> str:
         """The settings to try, as the end of a sentence; nothing where no group was flat."""

@@ -1,11 +1,11 @@
 """Which tasks are started when, and when a batch is complete.
 
 Tasks have numbers, in the order in which they are first started. Every group that turns out to
-teach nothing makes room for one more task.
+give no training signal makes room for one more task.
 
-With `max_staleness` 0 a batch takes the first `size` groups by number that teach something, so
+With `max_staleness` 0 a batch takes the first `size` groups by number that give a training signal, so
 its tasks follow from the outcomes alone, whichever episode ends first. If slots would be idle,
-tasks are also started early: as many as make `size` groups that teach something at the share of
+tasks are also started early: as many as make `size` groups with a training signal at the share of
 such groups in earlier batches. Without that, replacements come in one wave after another, each a
 fraction of the one before and as long as the longest episode. Started tasks that the batch does
 not need after all are a surplus: they are started again for the next batch, with its weights.
@@ -13,7 +13,7 @@ not need after all are a surplus: they are started again for the next batch, wit
 With `max_staleness` N, up to N further batches are played ahead, and a batch takes the groups
 that are complete, the oldest first.
 
-`resample` limits the tasks that are tried for a batch. If all of them teach nothing, as
+`resample` limits the tasks that are tried for a batch. If none gives a training signal, as
 many are tried again, `DRAWS` times in all.
 """
 
@@ -30,7 +30,7 @@ from bough.ledger import Ledger
 from bough.online.method import GroupExample
 from bough.types import Call, Group, Trajectory, Turn
 
-# What an earlier batch counts in the share of groups that teach something, for each batch since.
+# What an earlier batch counts in the share of groups with a training signal, for each batch since.
 DECAY = 0.5
 # Draws without a single group to learn from: the first may be bad luck, this many in a row are not.
 DRAWS = 4
@@ -40,10 +40,10 @@ Verdict = Literal["wait", "complete", "nothing", "lost"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one task: its group, as played and as learnt from, and its example if it teaches something.
+    """The result of one task: its group, as played and as trained on, and its example if it gives a training signal.
 
     `lost` has the errors of lost episodes by id; there is no group if all of them were. `reason`
-    says why the group teaches nothing, `age` is that of the oldest call that is learnt from, and
+    says why the group gives no training signal, `age` is that of the oldest call that is trained on, and
     `calls` counts the calls of the group.
     """
 
@@ -121,7 +121,7 @@ class Pace:
         self.ended.append(outcome)
 
     def verdict(self) -> Verdict:
-        """Whether the batch is complete, teaches nothing, or too much was lost; else more must end first."""
+        """Whether the batch is complete, gives no training signal, or too much was lost; else more must end first."""
         settled = self._settled()
         teaching = sum(one.teaches for one in settled)
         if self._is_broken(settled):

@@ -130,8 +130,8 @@ class OnlineSource:
         if not self._batches:
             why = f"({self.gatherer.groups}){self.gatherer.flat.advice()}"
             if number == 0:
-                raise BoughError(f"the first tasks teach nothing {why}")
-            log.warning("Batch %d teaches nothing %s", number, why)
+                raise BoughError(f"the first tasks give no training signal {why}")
+            log.warning("Batch %d gives no training signal %s", number, why)
             return
         self.gatherer.flat.warn()
         if (alarm := self._watch.alarm()) is not None:

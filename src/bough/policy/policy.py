@@ -400,7 +400,7 @@ class RowReader:
 
     def uncompile(self, failure: str) -> None:
         """From now on layers are computed as they are, because of this failure."""
-        log.warning("The layers cannot be compiled (%s): the run goes on without --compile.", failure)
+        log.warning("The layers cannot be compiled (%s): continuing without --compile.", failure)
         for layer in self.layers:
             layer._compiled_call_impl = None
         if self.recorded:

@@ -144,7 +144,7 @@ class RecordedReads:
         if failure:
             if before and self._pool:
                 before.restore(self._pool)
-            log.warning("A row cannot be recorded as a CUDA graph (%s): the run goes on without CUDA graphs.", failure)
+            log.warning("A row cannot be recorded as a CUDA graph (%s): continuing without CUDA graphs.", failure)
             self.limit = 0
         if ran_out or failure:
             self.drop()

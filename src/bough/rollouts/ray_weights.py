@@ -1,6 +1,6 @@
 """Versions of the weights in training, through Ray's object store.
 
-The trainer publishes a version after each batch that it has learnt from. Workers hear which
+The trainer publishes a version after each batch that it has trained on. Workers hear which
 versions there are, fetch those that their episodes need and check their digests. Only the
 newest few are kept; an episode that is handed out again after its version was dropped is played
 with the newest one, as any other episode that is handed out then.

@@ -214,7 +214,7 @@ HEADINGS = ("member", "fitness", "loss", "age", "updates", "parent", "mutation",
 class MembersProgress:
     """A live table on stderr, removed at the end; without a terminal, a line every few seconds.
 
-    A member that lives on shows its last fitness until it is measured again.
+    A survivor shows its last fitness until it is measured again.
     """
 
     def __init__(self, generations: int | None = None) -> None:

@@ -217,7 +217,7 @@ def _set_random_state(state: Mapping[str, Tensor]) -> None:
         torch.cuda.set_rng_state(state["cuda"])
 
 
-# Writes checkpoints in the background: training goes on as soon as their tensors are copied.
+# Writes checkpoints in the background: training continues as soon as their tensors are copied.
 # One is written at a time, and the next waits for it. A kill finds the one before it whole, as ever: a checkpoint
 # gets its name when it is complete.
 

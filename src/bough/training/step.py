@@ -44,7 +44,7 @@ Logprobs = Mapping[int, list[Tensor]] | Sequence[list[Tensor]]  # by the number 
 
 @dataclass
 class Gradient:
-    """What came of computing a gradient; the gradient itself is in the parameters.
+    """Loss, metrics and token counts of a backward pass; the gradient itself is in the parameters.
 
     Nothing waits for the GPU before `loss` or a metric's value is read.
     """

@@ -346,5 +346,5 @@ def test_states_count_as_memory(hybrid):
 
 def test_too_little_memory_for_one_episode_is_said(hybrid, monkeypatch):
     monkeypatch.setattr("bough.engines.local.paths.free_bytes", lambda *_: 1000)
-    with pytest.raises(InputError, match="holds no episode"):
+    with pytest.raises(InputError, match="too few for an episode"):
         small_engine(hybrid, layout="general", max_tokens=None)

@@ -510,7 +510,7 @@ class EngineWorker:
         """Nothing that was computed is trusted any more."""
         try:
             self._obey()
-        except Exception:  # the thread must go on
+        except Exception:  # the thread must continue
             log.exception("the local engine failed in an order")
         under_way = [resident.request for resident in self.scheduler.running() if resident.request]
         settle((request, error) for request in [*under_way, *self.scheduler.waiting])

@@ -410,7 +410,7 @@ class FusedRunner:
         return self._drawn
 
     def _advance(self, hidden_ND: Tensor, place: int, cut: bool) -> None:
-        """Draws a token after each hidden state; who has no token left keeps what he has."""
+        """Draws a token after each hidden state; finished sequences keep their last token."""
         numbers = self._numbers[:, : len(hidden_ND)]
         logits_NV = self.reader.logits(hidden_ND)
         uniform_N = numbers[UNIFORM + place]

@@ -179,7 +179,7 @@ def _pages(policy: Policy, options: PathOptions) -> Path | None:
     budget = _budget(reader, options)
     longest = min(reader.context, options.max_length or reader.context, budget // PAGE * PAGE)
     if longest < 2:
-        raise InputError(f"max_tokens is {budget}; fewer than {PAGE} hold no episode")
+        raise InputError(f"max_tokens is {budget}; fewer than {PAGE} are too few for an episode")
     usual = options.max_running * -(-min(longest, GPU_LENGTH) // PAGE)
     num_pages = min(budget // PAGE, max(usual, -(-longest // PAGE)))
     store = PagesStore(reader, num_pages=num_pages, length=longest)
@@ -216,7 +216,7 @@ def _ragged(policy: Policy, options: PathOptions) -> Path:
     block = store.cost(1)
     longest = min(reader.context, options.max_length or reader.context, budget // block * block)
     if longest < 2:
-        raise InputError(f"max_tokens is {budget}; fewer than {block} hold no episode")
+        raise InputError(f"max_tokens is {budget}; fewer than {block} are too few for an episode")
     return Path("ragged", reader, store, RaggedRunner(reader), budget, longest, reader.adapters)
 
 
@@ -238,7 +238,7 @@ def _general(policy: Policy, options: PathOptions, obstacle: str | None) -> Path
         reader.context, options.max_length or reader.context, (budget - store.cost(0)) // store.bytes_per_token
     )
     if longest < 2:
-        raise InputError(f"the free memory of {budget >> 20} MB holds no episode; it needs {store.cost(2) >> 20} MB")
+        raise InputError(f"{budget >> 20} MB are free, too few for an episode; it needs {store.cost(2) >> 20} MB")
     return Path("general", reader, store, GeneralRunner(reader, store), budget, longest, reader.adapters)
 
 

@@ -353,7 +353,7 @@ class Scheduler:
             return None, 0
         for name, one in self.residents.items():
             ids = one.ids if computed or one.request is None else one.request.prompt_ids
-            # Most are no match, and one token tells: only what goes on beyond the best so far is compared.
+            # Most are no match, and one token tells: only what continues beyond the best so far is compared.
             if len(ids) <= length or ids[length] != prompt[length] or name == request.episode:
                 continue
             if one.age != self._age or one.adapter != request.adapter:

@@ -117,7 +117,7 @@ def adapt(target: str) -> type[Environment]:
 logging.getLogger("mcp").setLevel(logging.CRITICAL)
 # How much of what a server wrote to its standard error is shown when it fails.
 MAX_LOG = 500
-# A server can go on listing them for ever.
+# A server can list them endlessly.
 MAX_TOOLS = 10_000
 # Time that a server has to end; then it is killed.
 CLOSE_S = 8.0

@@ -211,7 +211,7 @@ def _image_turns(names: list[str]) -> list[dict[str, Any]]:
 
 
 # Turns that are not part of the conversation: where each leaves it.
-# An agent of its own (`bough serve`, `--agent`) may ask twice with one prompt, go on from an earlier reply in another
+# An agent of its own (`bough serve`, `--agent`) may ask twice with one prompt, resume an earlier reply in another
 # way, rewrite its history, or have a sub-agent. Each such turn has a prompt of its own; what it shares with earlier
 # turns says which of these it is.
 

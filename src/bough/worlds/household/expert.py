@@ -53,7 +53,7 @@ class Expert:
     def accepts(self, action: Action) -> bool:
         """Whether an action is as good as the expert's own: it looks into another place where such things are kept.
 
-        The order of a search hardly matters, but a closed place at hand is opened before one goes on.
+        The order of a search hardly matters, but a closed place at hand is opened first.
         """
         move = self.next()
         if move is None or not move.wanted or action.receptacle < 0:

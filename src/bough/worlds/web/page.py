@@ -1,7 +1,7 @@
 """The pages of a browser: loaded, started with a seed, read, and acted on with real mouse and key events.
 
 Starting the next problem in a page that is loaded already takes half the time of loading
-it anew. It is not done on pages that carry something from one problem to the next
+it again. It is not done on pages that carry something from one problem to the next
 (`RELOADED`).
 """
 

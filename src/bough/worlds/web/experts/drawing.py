@@ -130,7 +130,7 @@ def repeat_lights(scene: Scene) -> Advice:
 
 
 def follow_circle(scene: Scene) -> Advice:
-    """Puts the mouse where the circle will be next if it goes on as it did."""
+    """Puts the mouse where the circle will be next if it continues as before."""
     line = first(scene.all("circle"))
     before = (
         next((past.facts for past in scene.seen[-1] if past.kind == "circle"), line.facts) if scene.seen else line.facts

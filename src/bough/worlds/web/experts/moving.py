@@ -120,7 +120,7 @@ def line_through(scene: Scene) -> Advice:
 
 
 def sort_numbers(scene: Scene) -> Advice:
-    """Puts the first number that is out of place before the one that stands there."""
+    """Puts the first number that is out of place before the one that is there."""
     items = scene.all("li")
     ordered = sorted(items, key=lambda line: int(line.name))
     for there, wanted in zip(items, ordered, strict=True):
