@@ -77,7 +77,7 @@ def test_models_play_and_are_compared(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_what_begins_is_said_before_anything_is_loaded(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("bough.evaluation.contest.contest", Mock(side_effect=BoughError("nothing was loaded")))
+    monkeypatch.setattr("bough.commands.evaluate.contest", Mock(side_effect=BoughError("nothing was loaded")))
     monkeypatch.setattr("bough.evaluation.held_out.measure", Mock(side_effect=BoughError("nothing was loaded")))
     output = ["-o", str(tmp_path / "e")]
     assert main(["eval", "--model", "random", "expert", *COUNTING, "--tasks", "30", *output]) == 1

@@ -29,11 +29,6 @@ def test_a_folder_is_served_until_the_viewer_is_closed(run: Path):
         urlopen(viewer.address, timeout=2)
 
 
-def test_an_address_that_others_reach_is_refused(run: Path):
-    with pytest.raises(bough.InputError, match="--allow-remote"):
-        bough.view(run, host="0.0.0.0")
-
-
 def test_a_page_is_written_into_one_file(run: Path, tmp_path: Path):
     file = tmp_path / "page.html"
     written = bough.export_page(run, file, max_records=1)

@@ -128,18 +128,6 @@ def test_the_setting_names_the_world_else_the_task_does():
     assert work(bare, environment=COUNTING).lookup.environment_of(bare) is Counting
 
 
-def test_code_that_a_record_names_is_loaded_only_if_the_setting_names_it_too(tmp_path: Path):
-    evil = tmp_path / "evil.py"
-    evil.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nfrom tests.environments.worlds import Counting as X\n")
-    name = f"{evil}:X"
-    record = counted("a", "9", environment=name)
-    for kinds in ("failure_mode", "right_step", "counterfactual"):
-        with pytest.raises(InputError, match=f"^a:1: .*give --environment {name}$"):
-            work(record, kinds=[kinds]).lookup.environment_of(record)
-    assert not (tmp_path / "ran").exists()
-    assert work(record, environment=name).lookup.environment_of(record) is Counting and (tmp_path / "ran").exists()
-
-
 def test_what_successes_did_is_found_without_the_world():
     filed = [
         counted(name, *replies, environment="no.such:World")
@@ -147,14 +135,6 @@ def test_what_successes_did_is_found_without_the_world():
     ]
     mining = work(*filed, kinds=["failure_mode"], better=["success"])
     assert [pair.reason for pair in asyncio.run(mining.mine())] == ["invalid_action", "loop", "loop"]
-
-
-def test_a_world_that_cannot_be_found_matters_only_where_it_is_needed():
-    lost = counted("a", "9", environment="gone")
-    assert work(lost, kinds=["failure_mode"]).lookup.environment_of(lost) is None
-    for settings in ({"kinds": ["counterfactual"]}, {"environment": "gone", "kinds": ["failure_mode"]}):
-        with pytest.raises(InputError, match="there is no environment 'gone'"):
-            work(lost, **settings).lookup.environment_of(lost)
 
 
 def test_rounds_of_tasks_without_a_world_are_counted():

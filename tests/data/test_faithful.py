@@ -2,10 +2,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bough.data.base import Row, Sample, expect, faithful
+from bough.data.base import Row, Sample, faithful
 from bough.data.formats import FORMATS
 from bough.errors import RowError
-from bough.types import Call, Message, Pair, Task, Trajectory, Turn
+from bough.types import Call, Message, Task, Trajectory, Turn
 from tests.data.file_records import samples
 
 RECORD = Trajectory(
@@ -54,12 +54,6 @@ def test_a_row_that_cannot_be_read_is_not_written():
     with pytest.raises(RowError, match=r"^trl cannot express this record: reply 0 is empty$") as error:
         faithful("trl", RECORD, {}, refuse)
     assert error.value.reason == "cannot_express"
-
-
-def test_a_format_holds_its_own_kind():
-    assert expect(RECORD, Trajectory, "x") is RECORD
-    with pytest.raises(RowError, match=r"^x cannot express a trajectory$"):
-        expect(RECORD, Pair, "x")
 
 
 WRITABLE = [format for format in FORMATS.values() if format.write and format.name != "bough"]

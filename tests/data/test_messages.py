@@ -112,7 +112,7 @@ def test_tools_are_a_list_or_its_json():
 def test_turns_are_written_with_what_is_known_of_them():
     reply = Message(role="assistant", content="ls", reasoning="", tool_calls=[ToolCall(name="ls", id="c")])
     seen = Message(role="tool", content="a.txt", tool_call_id="c", name="ls")
-    turn = Turn(reply=reply, observation=[seen], action="ls", reward=0.5, error="slow", trained=False)
+    turn = Turn(reply=reply, observation=[seen], action="ls", reward=0.5, error="slow", state="hall", trained=False)
     said = write_turns([turn])
     assert said == [
         {
@@ -123,17 +123,10 @@ def test_turns_are_written_with_what_is_known_of_them():
             "action": "ls",
             "reward": 0.5,
             "error": "slow",
+            "state": "hall",
             "weight": 0,
         },
         {"role": "tool", "content": "a.txt", "tool_call_id": "c", "name": "ls"},
     ]
     asked = Message(role="user", content="Hi")
     assert read_turns(read_messages([write_message(asked), *said], "messages")) == ([asked], [turn])
-
-
-def test_the_state_of_a_turn_is_kept_with_its_reply():
-    turn = Turn(reply=Message(role="assistant", content="Hi"), state="hall")
-    [row] = write_turns([turn])
-    assert row["state"] == "hall"
-    [(_, note)] = read_messages([row], "messages")
-    assert note["state"] == "hall"

@@ -1,6 +1,6 @@
 import pytest
 
-from bough.evaluation.intervals import beta_cdf, beta_quantile, bisect, normal_quantile, student_quantile
+from bough.evaluation.intervals import beta_cdf, beta_quantile, bisect, student_quantile
 from tests.later import Later
 
 stats = Later("scipy.stats")
@@ -24,10 +24,6 @@ def test_students_quantiles_are_scipys(degrees: int, probability: float):
     assert student_quantile(probability, degrees) == pytest.approx(
         stats.t.ppf(probability, degrees), rel=1e-8, abs=1e-9
     )
-
-
-def test_a_normal_quantile_is_the_known_one():
-    assert normal_quantile(0.975) == pytest.approx(1.959964, abs=1e-6)
 
 
 def test_a_crossing_is_found_by_halving():

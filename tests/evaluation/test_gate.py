@@ -198,15 +198,6 @@ def test_what_the_earlier_model_lost_counts_as_solved():
     assert not gate(result("sft", binary("0" * 2 + "x" * 4 + "1" * 6)), after, sequential=True).promote
 
 
-def test_the_whole_gate_errs_as_its_test_does():
-    rng, runs = np.random.default_rng(1), 200
-    passed = 0
-    for _ in range(runs):
-        words = ["".join("10"[flip] for flip in rng.integers(0, 2, size=40)) for _ in range(2)]
-        passed += gate(result("a", binary(words[0])), result("b", binary(words[1]))).promote
-    assert passed / runs < 0.08
-
-
 def clustered(name: str, solved: Sequence[bool], size: int, how: str) -> ModelResult:
     """One attempt at each task; every `size` tasks in a row are related in the way that `how` says."""
 
@@ -280,9 +271,3 @@ def test_looking_until_it_passes_does_not_help_where_the_gate_knows_of_it():
 def test_all_rounds_together_spend_alpha_once():
     assert alpha_of_round(0.05, 1) == 0.025
     assert sum(alpha_of_round(0.05, number) for number in range(1, 10_000)) == pytest.approx(0.05, rel=1e-3)
-
-
-def test_a_decision_can_be_written_as_json():
-    found = gate(result("sft", binary("0" * 5 + "1" * 15)), result("dpo", binary("1" * 20)))
-    written = json.loads(json.dumps(found.to_json()))
-    assert (written["promote"], written["before"], written["after"], written["tasks"]) == (True, "sft", "dpo", 20)

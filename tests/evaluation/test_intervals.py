@@ -102,13 +102,6 @@ def test_clustered_intervals_cover_95_percent(a: float, b: float):
     assert 0.935 < inside / runs < 0.975
 
 
-def test_pretending_that_attempts_are_independent_would_not_cover():
-    rng = np.random.default_rng(3)
-    values = [rng.binomial(4, rng.beta(0.5, 0.5, size=60)) / 4 for _ in range(200)]
-    naive = np.mean([0.5 in Interval(*wilson(value.sum() * 4, 240), 0.95, "") for value in values])
-    assert naive < 0.85
-
-
 def test_nothing_known_has_no_interval():
     assert rate_interval([], 0) is None
     assert mean_interval([]) is None and mean_interval([3.0]) is None

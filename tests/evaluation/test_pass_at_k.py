@@ -19,8 +19,8 @@ def test_one_of_two_solved():
 
 
 def test_k_goes_as_far_as_every_task_does():
-    assert ladder([8, 8]) == [2, 4, 8]
-    assert ladder([8, 6]) == [2, 4, 6]
-    assert ladder([3]) == [2, 3]
-    assert ladder([2]) == [2]
-    assert ladder([1, 5]) == ladder([]) == []
+    assert ladder(8) == [2, 4, 8]
+    assert ladder(6) == [2, 4, 6]
+    assert ladder(3) == [2, 3]
+    assert ladder(2) == [2]
+    assert ladder(1) == ladder(0) == []

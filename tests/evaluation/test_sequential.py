@@ -43,15 +43,6 @@ def test_the_sequence_covers_at_all_looks_at_once(rate: float):
     assert missed / runs <= 0.05
 
 
-def test_a_wilson_interval_looked_at_as_often_would_not():
-    rng, runs, missed = np.random.default_rng(0), 300, 0
-    times = list(looks(300))
-    for _ in range(runs):
-        sums = np.cumsum(rng.random(300) < 0.5)
-        missed += any(not low <= 0.5 <= high for low, high in (wilson(int(sums[t - 1]), t) for t in times))
-    assert missed / runs > 0.12
-
-
 @pytest.mark.usefixtures("coarse")
 @pytest.mark.parametrize("mean", [0.5, 0.25])
 def test_means_over_attempts_are_covered_too(mean: float):

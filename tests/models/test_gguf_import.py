@@ -13,7 +13,7 @@ from packaging.version import Version
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM
 
-from bough.errors import BoughError, InputError
+from bough.errors import InputError
 from bough.models import gguf_read, resolve
 from bough.models.gguf_read import GGUFSource, gguf_source, llama3_positions
 from bough.models.gguf_tokenizer import LLAMA3_RULE
@@ -264,17 +264,8 @@ def test_what_would_be_read_wrongly_is_refused(texts: dict, tensors: dict, said:
         gguf_read.convert(tmp_path / "other.gguf", tmp_path)
 
 
-def in_this_process(module: str, *arguments: str, **environment: str) -> None:
-    """The program that converts, without the seconds that another interpreter takes."""
-    assert module == gguf_read.__name__ and environment == {"HF_HUB_OFFLINE": "1"}
-    try:
-        gguf_read.main(*map(Path, arguments))
-    except SystemExit as error:
-        raise BoughError(f"it failed: {error}") from None
-
-
+@pytest.mark.usefixtures("warm_python")
 def test_a_file_is_converted_once_wherever_it_is_named(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(gguf_read, "run_module", in_this_process)
     path, model, tokenizer = written(tmp_path, "qwen3")
     folder = resolve.resolve(str(path))
     assert isinstance(folder, Path) and folder.parent == cache / "models"
@@ -297,10 +288,8 @@ def test_an_adapter_whose_converted_base_is_gone_asks_for_the_file(tmp_path: Pat
     assert base_and_adapter(str(tmp_path)) == (str(base), tmp_path)
 
 
-def test_a_conversion_that_is_refused_says_why_and_leaves_nothing(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(gguf_read, "run_module", in_this_process)
+@pytest.mark.usefixtures("warm_python")
+def test_a_conversion_that_is_refused_says_why_and_leaves_nothing(cache: Path, tmp_path: Path):
     path, *_ = written(tmp_path, "llama")
     rewrite(path, tmp_path / "other.gguf", {"tokenizer.ggml.pre": "klingon"}, {})
     with pytest.raises(InputError, match=r"other\.gguf: its tokenizer splits text by the rule 'klingon'"):

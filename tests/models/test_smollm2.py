@@ -16,7 +16,6 @@ from bough.errors import BoughError
 from bough.files import Wheel
 from bough.models import resolve
 from bough.models.resolve import load_tokenizer
-from tests import warm
 
 
 @pytest.fixture
@@ -95,12 +94,8 @@ def test_without_pip_the_message_says_so(cache, tmp_path, monkeypatch):
         resolve.smollm2_folder()
 
 
-@pytest.mark.usefixtures("no_network")
-def test_a_file_that_cannot_be_converted_is_a_sentence_and_leaves_nothing(cache, tmp_path, monkeypatch):
-    warm_python = tmp_path / "python"
-    warm_python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{warm.__file__}" "$@"\n')
-    warm_python.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(warm_python))
+@pytest.mark.usefixtures("no_network", "warm_python")
+def test_a_file_that_cannot_be_converted_is_a_sentence_and_leaves_nothing(cache, monkeypatch):
     wheel = lay_by_hand(cache, {resolve.GGUF: b"not a model"})
     sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
     monkeypatch.setattr(resolve, "WHEEL", replace(resolve.WHEEL, sha256=sha256))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +17,7 @@ from bough.commands.objects import (
     Source,
     StrPath,
     environment_name,
-    is_path,
+    file_of,
     reward_weights,
     trajectories_of,
 )
@@ -28,7 +29,6 @@ from bough.curation.curate import Curated, Read, curate_corrections, curate_demo
 from bough.curation.demonstrations import DemosConfig, GroupsConfig
 from bough.curation.rounds import PairsConfig
 from bough.curation.source import CurationConfig, ledger_path, read_filed
-from bough.data.base import IN_MEMORY
 from bough.data.writer import check_output
 from bough.ledger import plural
 from bough.terminal import console
@@ -52,10 +52,7 @@ def demos(
     `bough collect`; `also` are more of them. `rewards` are names or functions, as in
     `bough.collect`. With `output`, a .jsonl file, the result is written there too.
     """
-    with TemporaryDirectory(prefix="bough-") as folder:
-        config = _config(DemosConfig, "demos", records, output, folder, settings, _weights(rewards))
-        found = curate_demos(config, partial(trajectories_of, [records, also], format=config.format))
-        return _records(found, "demonstrations", config, output)
+    return _curated(DemosConfig, curate_demos, "demonstrations", records, also, output, settings | _weights(rewards))
 
 
 @settings_of(CorrectionsConfig, "file")
@@ -76,13 +73,14 @@ def corrections(
     earlier corrections, added as they are. `environment`, a name or a class, is where the
     episodes are replayed. `bough.sft` trains on the result.
     """
-    place = {"environment": None if environment is None else environment_name(environment), "by": model_name(by)}
-    with TemporaryDirectory(prefix="bough-") as folder:
-        config = _config(CorrectionsConfig, "corrections", records, output, folder, settings, place)
+    mixed = None if mix is None else partial(trajectories_of, [mix])
+
+    def curate(config: CorrectionsConfig, read: Read) -> Curated[Trajectory]:
         agent = by.agent(config.sampling) if isinstance(by, LoadedModel) else None
-        read = partial(trajectories_of, [records, also], format=config.format)
-        mixed = None if mix is None else partial(trajectories_of, [mix])
-        return _records(curate_corrections(config, read, mixed, agent=agent), "episodes", config, output)
+        return curate_corrections(config, read, mixed, agent=agent)
+
+    settings |= {"environment": environment and environment_name(environment), "by": model_name(by)}
+    return _curated(CorrectionsConfig, curate, "episodes", records, also, output, settings)
 
 
 @settings_of(GroupsConfig, "file")
@@ -98,10 +96,7 @@ def groups(
 
     The arguments are those of `bough.demos`.
     """
-    with TemporaryDirectory(prefix="bough-") as folder:
-        config = _config(GroupsConfig, "groups", records, output, folder, settings, _weights(rewards))
-        found = curate_groups(config, partial(trajectories_of, [records, also], format=config.format))
-        return _records(found, "groups", config, output)
+    return _curated(GroupsConfig, curate_groups, "groups", records, also, output, settings | _weights(rewards))
 
 
 @settings_of(PairsConfig, "file")
@@ -119,42 +114,37 @@ def pairs(
     `records` and `also` are as in `bough.demos`. `environment`, a name or a class, is where
     states are restored for the kinds of pairs that need it, `model` plays there.
     """
-    place = {"environment": None if environment is None else environment_name(environment), "model": model_name(model)}
-    with TemporaryDirectory(prefix="bough-") as folder:
-        config = _config(PairsConfig, "pairs", records, output, folder, settings, place)
-        found = curate_pairs(config, partial(trajectories_of, [records, also], format=config.format))
-        return _records(found, "pairs", config, output)
+    settings |= {"environment": environment and environment_name(environment), "model": model_name(model)}
+    return _curated(PairsConfig, curate_pairs, "pairs", records, also, output, settings)
 
 
 C = TypeVar("C", bound=CurationConfig)
 
 
-def _config(
+def _curated(
     config_class: type[C],
-    function: str,
+    curate: Callable[[C, Read], Curated[R]],
+    what: str,
     records: Source,
+    also: Source,
     output: StrPath | None,
-    folder: str,
     settings: dict[str, Any],
-    more: dict[str, Any],
-) -> C:
-    file = Path(records) if is_path(records) else Path(IN_MEMORY)
-    target = Path(output) if output is not None else Path(folder) / f"{function}.jsonl"
-    config = make_config(config_class, function, settings, file=file, output=target, **more)
-    check_output(config.output, config.overwrite)
-    return config
+) -> Records[R]:
+    name = config_class.command
+    with TemporaryDirectory(prefix="bough-") as folder:  # a journal of pairs stands beside the output
+        target = Path(output) if output is not None else Path(folder) / f"{name}.jsonl"
+        config = make_config(config_class, name, settings, file=file_of(records), output=target)
+        check_output(config.output, config.overwrite)
+        found: Curated[R] = curate(config, partial(trajectories_of, [records, also], format=config.format))
+        if output is not None:
+            found.write(config)
+    summary = "\n".join([f"{len(found.records)} {what}", *map(str, found.ledgers)])
+    report = {**found.report, "ledgers": [ledger.to_json() for ledger in found.ledgers]}
+    return Records(found.records, summary, report=report, path=None if output is None else Path(output))
 
 
 def _weights(rewards: Rewards | None) -> dict[str, Any]:
     return {"rewards": reward_weights(rewards)} if rewards else {}
-
-
-def _records(found: Curated[R], what: str, config: CurationConfig, output: StrPath | None) -> Records[R]:
-    if output is not None:
-        found.write(config)
-    summary = "\n".join([f"{len(found.records)} {what}", *map(str, found.ledgers)])
-    report = {**found.report, "ledgers": [ledger.to_json() for ledger in found.ledgers]}
-    return Records(found.records, summary, report=report, path=None if output is None else Path(output))
 
 
 # `bough demos`, `bough corrections`, `bough pairs`, `bough groups`: from episodes to training data.
@@ -204,10 +194,10 @@ class _Progress:
 
 
 def _write(config: CurationConfig, found: Curated[Any], what: str) -> int:
-    for name, failed in found.not_scored.items():
+    for name, failed in found.report.get("not_scored", {}).items():
         line = f"{failed['failed']} of {found.num_read} have no reward {name} ({console.printable(failed['why'])})"
         console.err().print(line, style="yellow", markup=False)
-    for name, lowest in found.scored_lowest.items():
+    for name, lowest in found.report.get("scored_lowest", {}).items():
         why = console.printable(lowest["why"])
         line = (
             f"{lowest['attempts']} of {found.num_read} have the worst {name}: their own words prevented another ({why})"

@@ -183,23 +183,17 @@ def validate_command(config: ValidateConfig) -> int:
 
 def convert_command(config: ConvertConfig) -> int:
     """Writes the whole output or, on an error, nothing."""
-    target = named(config.to)
-    if target.write is None:
-        raise InputError(f"--to {config.to}: this format can only be read; writable: {', '.join(writable())}")
+    target = _writable(config.to)
     check_output(config.output, config.overwrite)
     problems = Problems()
     try:
         written = convert_file(config, target, problems.add, _with_progress)
     except NotConvertedError as error:
-        if not error.bad:
-            raise InputError(
-                f"{config.source.file}: no row could be converted, so nothing was written", _as_shown(problems)
-            ) from None
-        rows = f"{error.bad} bad row{'s' if error.bad > 1 else ''}"
-        raise InputError(
-            f"{config.source.file} has {rows}, so nothing was written (--on-error skip drops them):",
-            _as_shown(problems),
-        ) from None
+        why = f"{config.source.file}: no row could be converted, so nothing was written"
+        if error.bad:
+            rows = plural(error.bad, "bad row")
+            why = f"{config.source.file} has {rows}, so nothing was written (--on-error skip drops them):"
+        raise InputError(why, [console.printable(line) for line in problems.lines()]) from None
     if config.as_json:
         about = {"file": str(config.source.file), "output": str(config.output), "format": target.name}
         console.print_json(about | {"written": written, "skipped": dict(problems.reasons)})
@@ -246,10 +240,6 @@ def _with_progress(reader: Reader) -> Iterator[Sample]:
             if number % 256 == 0:
                 bar.update(bar.task_ids[0], completed=number)
             yield sample
-
-
-def _as_shown(problems: Problems) -> list[str]:
-    return [console.printable(line) for line in problems.lines()]
 
 
 def _check_not_empty(reader: Reader) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bough.chat.builder import CallBuilder
 from bough.chat.diagnosis import Diagnosis, DoctorConfig, Finding, diagnose
 from bough.commands.models import ModelLike, model_name
 from bough.commands.objects import EnvironmentLike, Source, as_file, environment_name
@@ -51,11 +52,13 @@ def doctor(records: Source, model: ModelLike = "smollm2", **settings: Any) -> Ch
     """
     with as_file(records) as file:
         config = make_config(DoctorConfig, "doctor", settings, file=file, model=model_name(model), output=None)
-        builder = load_call_builder(
-            config.model, config.calls.chat_template, max_length=config.calls.max_length, stride=config.calls.stride
-        )
-        diagnosis = diagnose(config, builder, place_of=lambda place: f"{Path(place.file).name}:{place.line}")
+        diagnosis = diagnose(config, _builder(config), place_of=lambda place: f"{Path(place.file).name}:{place.line}")
     return Checkup(diagnosis, list(diagnosis.findings()))
+
+
+def _builder(config: DoctorConfig) -> CallBuilder:
+    calls = config.calls
+    return load_call_builder(config.model, calls.chat_template, max_length=calls.max_length, stride=calls.stride)
 
 
 @settings_of(EnvCheckConfig)
@@ -87,7 +90,7 @@ def importable_name(environment_class: type[Any]) -> str | None:
 def doctor_command(config: DoctorConfig) -> int:
     """Prints the samples, the counts and the findings; exit 2 if a finding is a failure."""
     diagnosis = _diagnose(config, console.out())
-    report = _report(config, diagnosis)
+    report = diagnosis.to_json() | {"limited": diagnosis.rows.kept == config.limit}
     failed = any(finding["level"] == "fail" for finding in report["findings"])
     if config.output:
         run = RunDir(config.output)
@@ -104,9 +107,7 @@ def doctor_command(config: DoctorConfig) -> int:
 
 def _diagnose(config: DoctorConfig, out: Console) -> Diagnosis:
     """Tokenises the records, and prints the first few."""
-    builder = load_call_builder(
-        config.model, config.calls.chat_template, max_length=config.calls.max_length, stride=config.calls.stride
-    )
+    builder = _builder(config)
     left = 0 if config.as_json else config.samples
     with console.progress(f"tokenising {config.source.file.name}", total=config.limit) as bar:
 
@@ -120,10 +121,6 @@ def _diagnose(config: DoctorConfig, out: Console) -> Diagnosis:
             bar.advance(bar.task_ids[0])
 
         return diagnose(config, builder, seen)
-
-
-def _report(config: DoctorConfig, diagnosis: Diagnosis) -> dict[str, Any]:
-    return diagnosis.to_json() | {"limited": diagnosis.rows.kept == config.limit}
 
 
 def _print_counts(diagnosis: Diagnosis, *, limited: bool) -> None:

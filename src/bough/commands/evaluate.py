@@ -11,6 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from bough import event_loop
+from bough.commands.collect import announce_episodes
 from bough.commands.models import LoadedModel, ModelLike, TrainedModel, model_name
 from bough.commands.objects import AgentLike, EnvironmentLike, Facts, Source, StrPath, as_file, is_path, where_to_play
 from bough.commands.table import Command, Stage
@@ -19,10 +20,11 @@ from bough.data.base import IN_MEMORY
 from bough.errors import short_path
 from bough.evaluation.contest import EvalConfig, contest
 from bough.evaluation.gate import CompareConfig, SideBySide, side_by_side
-from bough.evaluation.results import Results
+from bough.evaluation.results import FILE_NAME, Results
 from bough.files import write_json
 from bough.ledger import Ledger
 from bough.models import resolve
+from bough.rollouts.collect import lost_lines
 from bough.terminal import console
 from bough.terminal.tables import ContestProgress, show
 
@@ -120,7 +122,7 @@ def evaluate(
     return Evaluation(results, None if output is None else Path(output))
 
 
-def _play(config: EvalConfig, labels: dict[str, str]) -> Results:
+def _play(config: EvalConfig, labels: dict[str, str] | None = None) -> Results:
     with ContestProgress() as progress:
         return event_loop.run(contest(config, progress, labels))
 
@@ -180,19 +182,8 @@ def evaluate_command(config: EvalConfig) -> int:
 
 
 def _episodes(config: EvalConfig) -> int:
-    from bough.commands.collect import announce_episodes
-
     announce_episodes(config)
-
-    from bough import event_loop
-    from bough.evaluation.contest import contest
-    from bough.evaluation.results import FILE_NAME
-    from bough.rollouts.collect import lost_lines
-    from bough.terminal import console
-    from bough.terminal.tables import ContestProgress, show
-
-    with ContestProgress() as progress:
-        results = event_loop.run(contest(config, progress))
+    results = _play(config)
     for model in results.models:
         for line in lost_lines({f"{model.name}, {one.task}#{one.attempt}": one.why for one in model.lost}):
             console.err().print(console.printable(line), style="red", markup=False)
@@ -207,12 +198,26 @@ def _episodes(config: EvalConfig) -> int:
 
 
 def _held_out(config: EvalConfig) -> int:
-    from bough.terminal.console import announce
-
+    assert config.held_out.file is not None
     to = f"; the report goes to {config.output}" if config.output else ""
-    announce(f"measuring {config.agent.model[0]} on {config.held_out.file}{to}")
+    console.announce(f"measuring {config.agent.model[0]} on {config.held_out.file}{to}")
 
-    return held_out(config)
+    from bough.evaluation.held_out import measure
+
+    found = measure(config)
+    report = {"model": resolve.model_name(config.agent.model[0]), "eval_file": short_path(config.held_out.file)} | found
+    if config.as_json:
+        console.print_json(report)
+    else:
+        table = Table(show_header=False, box=None, pad_edge=False)
+        table.add_row("calls", str(Ledger.from_json(found["calls"])))
+        for name, value in found.items():
+            if isinstance(value, int | float):
+                table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else f"{value:.4g}")
+        console.out().print(table)
+    if config.output:
+        write_json(config.output, report)
+    return 0
 
 
 # `bough compare`: compares result files of `bough eval --environment`.
@@ -231,33 +236,6 @@ def compare_command(config: CompareConfig) -> int:
     if config.output:
         found.write(config.output)
     return 0 if found.decision is None or found.decision.promote else 1
-
-
-# `bough eval --eval-file`: the likelihood of held-out data.
-
-
-def held_out(config: EvalConfig) -> int:
-    from bough.evaluation.held_out import measure
-
-    found = measure(config)
-    assert config.held_out.file is not None
-    report = {"model": resolve.model_name(config.agent.model[0]), "eval_file": short_path(config.held_out.file)} | found
-    if config.as_json:
-        console.print_json(report)
-    else:
-        _print(found)
-    if config.output:
-        write_json(config.output, report)
-    return 0
-
-
-def _print(found: dict[str, Any]) -> None:
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_row("calls", str(Ledger.from_json(found["calls"])))
-    for name, value in found.items():
-        if isinstance(value, int | float):
-            table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else f"{value:.4g}")
-    console.out().print(table)
 
 
 COMMANDS = {

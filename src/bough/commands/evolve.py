@@ -12,6 +12,8 @@ from bough.commands.objects import (
     Rewards,
     Source,
     StrPath,
+    file_of,
+    in_memory,
     is_path,
     records_of,
     reward_weights,
@@ -20,7 +22,6 @@ from bough.commands.objects import (
 from bough.commands.table import Command, Stage
 from bough.config.keywords import make_config, settings_of
 from bough.config.run_folder import MetricsFile, RunDir
-from bough.data.base import IN_MEMORY
 from bough.errors import InputError
 from bough.experiments.evolve_settings import EvolveConfig
 from bough.ledger import plural
@@ -84,12 +85,12 @@ def evolve(
     folder = Path(output_dir) if output_dir is not None else temporary.path / "evolve"
     mixture = dict(train_file) if isinstance(train_file, Mapping) else {}
     sources = {"train_file": None if mixture else train_file, "eval_file": eval_file, "test_file": test_file}
-    named: dict[str, Any] = {key: _file(one) for key, one in sources.items() if one is not None}
+    named: dict[str, Any] = {key: file_of(one) for key, one in sources.items() if one is not None}
     if mixture:
-        named["mixture"] = {key: _file(one) for key, one in mixture.items()}
+        named["mixture"] = {key: file_of(one) for key, one in mixture.items()}
     play = where_to_play(environment, None) | ({"rewards": reward_weights(rewards)} if rewards else {})
     config = make_config(EvolveConfig, "evolve", settings, model=model_name(start), output_dir=folder, **named, **play)
-    train, held_out, test = (None if one is None or is_path(one) else records_of(one) for one in sources.values())
+    train, held_out, test = map(in_memory, sources.values())
     mixed = {key: records_of(one) for key, one in mixture.items() if not is_path(one)}
     with MembersProgress(None if config.population.halving else config.population.generations) as progress:
         found = run(config, mixed or train, held_out, test, notify=console.announce, watch=progress)
@@ -99,11 +100,6 @@ def evolve(
         metrics=MetricsFile.read(RunDir(folder).metrics), report=found.report, ledgers=found.ledgers,
         lineage=found.lineage, keeps=(temporary, model),
     )  # fmt: skip
-
-
-def _file(source: Source) -> Path:
-    """How the settings name a source."""
-    return Path(source) if is_path(source) else Path(IN_MEMORY)
 
 
 # `bough evolve`.

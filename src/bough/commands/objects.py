@@ -86,6 +86,18 @@ def is_path(value: Any) -> TypeGuard[StrPath]:
     return isinstance(value, str | os.PathLike)
 
 
+def file_of(source: Source | None) -> Path | None:
+    """How the settings name data: by its path, or by a word for records in memory."""
+    if source is None:
+        return None
+    return Path(source) if is_path(source) else Path(IN_MEMORY)
+
+
+def in_memory(source: Source | None) -> list[Sample] | None:
+    """Records that are in memory; None where the settings name a file, or there is none."""
+    return None if source is None or is_path(source) else records_of(source)
+
+
 def trajectories_of(sources: Iterable[Source], ledger: Ledger, *, format: str = "auto") -> list[SourcedTrajectory]:
     """Every trajectory of some files and records, with its place; what is not one is dropped into `ledger`."""
     found: list[SourcedTrajectory] = []

@@ -177,11 +177,8 @@ def serve(model: ModelLike, record: StrPath, *, port: int = 0, **settings: Any) 
     `model` is a name, a folder, a trained or a loaded model. The server runs in a thread of
     its own, until `close` or the end of a `with` block.
     """
-    name = model_name(model)
-    config = make_config(ServeConfig, "serve", settings, model=name, record=Path(record), port=port)
-    engine = None
-    if isinstance(model, LoadedModel):
-        engine = model.agent(config.sampling).engine
+    config = make_config(ServeConfig, "serve", settings, model=model_name(model), record=Path(record), port=port)
+    engine = model.agent(config.sampling).engine if isinstance(model, LoadedModel) else None
     return RecordingServer(Served(config, engine))
 
 
@@ -274,7 +271,10 @@ async def recorded(
     config = make_config(RecordedConfig, "recorded", settings, model=model_name(model))
     environment_class = find(f"{AGENT_PREFIX}{agent_name(agent)}")
     played = _task(task, environment_class.name)
-    player = model.agent(config.sampling) if isinstance(model, LoadedModel) else await _player(config)
+    if isinstance(model, LoadedModel):
+        player = model.agent(config.sampling)
+    else:
+        player = ModelAgent(await load_engine(config.agent, config.sampling))
     try:
         trajectory, _ = await play(
             environment_class, played, player, id=f"{played.id}#0",
@@ -284,12 +284,6 @@ async def recorded(
     finally:
         await player.close()
         await shut_down(environment_class)
-
-
-async def _player(config: RecordedConfig) -> ModelAgent:
-    from bough.engines.load import load_engine
-
-    return ModelAgent(await load_engine(config.agent, config.sampling))
 
 
 def _task(given: Task | Mapping[str, Any] | str, environment: str) -> Task:

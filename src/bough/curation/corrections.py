@@ -16,7 +16,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import Literal, Protocol
+from typing import Literal
 
 from pydantic import Field
 
@@ -120,17 +120,12 @@ class CorrectionWork:
         self.labels: Counter[str] = Counter({SAME: 0, DIFFERENT: 0, ACCEPTED: 0})
         self.lookup = EnvironmentLookup(config.environment, required=config.by == EXPERT)
 
-    @property
-    def num_read(self) -> int:
-        return len(self.filed)
-
     async def correct(self, agent: ModelAgent | None = None) -> list[Trajectory]:
         """Every episode that has something to train on, in its original order."""
-        labeller: Labeller | None = None
+        labeller: ExpertLabeller | ModelLabeller | None = None
         try:
             labeller = await self._labeller(agent)
-            gate, done = asyncio.Semaphore(self.config.concurrency), 0
-            label = labeller.labels
+            gate, done, label = asyncio.Semaphore(self.config.concurrency), 0, labeller.labels
 
             async def labelled(item: SourcedTrajectory) -> list[Label]:
                 nonlocal done
@@ -150,7 +145,7 @@ class CorrectionWork:
         kept = [self._corrected(item, labels) for item, labels in zip(self.filed, found, strict=True)]
         return [trajectory for trajectory in kept if trajectory is not None]
 
-    async def _labeller(self, agent: ModelAgent | None) -> Labeller:
+    async def _labeller(self, agent: ModelAgent | None) -> ExpertLabeller | ModelLabeller:
         config = self.config
         if agent is None and config.by == EXPERT:
             return ExpertLabeller(self.lookup.environment_of)
@@ -247,16 +242,6 @@ class Label:
     reason: str = ""
 
 
-class Labeller(Protocol):
-    """Labels whole episodes."""
-
-    async def labels(self, item: SourcedTrajectory) -> list[Label]:
-        """One label for each turn."""
-
-    async def close(self) -> None:
-        """Releases what the labeller holds."""
-
-
 @dataclass(frozen=True)
 class ExpertLabeller:
     """The expert of each episode's environment."""
@@ -265,6 +250,7 @@ class ExpertLabeller:
     told: set[str] = field(default_factory=set)
 
     async def labels(self, item: SourcedTrajectory) -> list[Label]:
+        """One label for each turn."""
         trajectory, environment_class = item.trajectory, self.environment_of(item)
         if environment_class is None:
             return _unlabelled(trajectory, [], "environment_unknown")
@@ -306,6 +292,7 @@ class ModelLabeller:
     told: set[str] = field(default_factory=set)
 
     async def labels(self, item: SourcedTrajectory) -> list[Label]:
+        """One label for each turn."""
         trajectory = item.trajectory
         found: list[Label] = []
         environment = await self._made(item)

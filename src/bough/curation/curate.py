@@ -32,8 +32,8 @@ Read = Callable[[Ledger], list[SourcedTrajectory]]
 class Curated(Generic[R]):
     """The records, the ledgers of what was read and selected, and the numbers to report.
 
-    `not_scored` says for each reward that failed on how many of the `num_read` trajectories, and why;
-    `scored_lowest` the same of those that got the worst value because their own words prevented another.
+    In the report, `not_scored` says for each reward that failed on how many of the `num_read` trajectories, and
+    why; `scored_lowest` the same of those that got the worst value because their own words prevented another.
     """
 
     records: list[R]
@@ -41,14 +41,6 @@ class Curated(Generic[R]):
     num_read: int
     report: dict[str, Any] = field(default_factory=dict)
     written: Callable[[], None] = lambda: None
-
-    @property
-    def not_scored(self) -> dict[str, dict[str, Any]]:
-        return dict(self.report.get("not_scored", {}))
-
-    @property
-    def scored_lowest(self) -> dict[str, dict[str, Any]]:
-        return dict(self.report.get("scored_lowest", {}))
 
     def write(self, config: CurationConfig) -> int:
         """Writes the records and their ledgers; returns the number of records. InputError if there is none."""
@@ -85,7 +77,7 @@ def curate_corrections(
     if read_mixed is not None:
         found += work.mix(found, read_mixed(mixed), mixed)
     ledgers = [ledger, work.turns, *([mixed] if read_mixed is not None else [])]
-    return Curated(found, ledgers, work.num_read, {"labels": dict(work.labels)})
+    return Curated(found, ledgers, len(work.filed), {"labels": dict(work.labels)})
 
 
 def curate_groups(config: GroupsConfig, read: Read) -> Curated[Group]:

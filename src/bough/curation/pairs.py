@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from math import floor, inf
 from random import Random
@@ -57,13 +58,8 @@ from bough.types import Message, Pair, Trajectory, Turn, conversation
 SUCCESS, PROGRESS = "success_over_failure", "more_progress"
 
 
-@dataclass(frozen=True)
-class Match:
-    """Two attempts at one task, the better one first."""
-
-    better: SourcedTrajectory
-    worse: SourcedTrajectory
-    rule: str
+# Two attempts at one task, the better one first, and the rule that says so.
+Match = tuple[SourcedTrajectory, SourcedTrajectory, str]
 
 
 def episode_pairs(
@@ -80,21 +76,21 @@ def episode_pairs(
         used: Counter[int] = Counter()
         of_task = 0
         seen = set()
-        for match in _matches(attempts, config):
-            ways = actions(match.better.trajectory.turns), actions(match.worse.trajectory.turns)
+        for better, worse, rule in _matches(attempts, config):
+            ways = actions(better.trajectory.turns), actions(worse.trajectory.turns)
             pair = None
             if ways in seen:
                 pairs.drop("duplicate")
             elif of_task == config.per_task:
                 pairs.drop("more_than_per_task")
-            elif (pair := _pair(match, reward)) is None:
+            elif (pair := _pair(better, worse, rule, reward)) is None:
                 pairs.drop("never_part")
             if pair is not None:
                 pairs.keep()
                 found.append(pair)
                 of_task += 1
                 seen.add(ways)
-                used.update((id(match.better), id(match.worse)))
+                used.update((id(better), id(worse)))
         _account(attempts, used, trajectories)
     return found
 
@@ -120,7 +116,7 @@ def _matches(attempts: list[SourcedTrajectory], config: EpisodePairsConfig) -> I
             chosen = list(product(successes, failures))
         # Attempts that share the most actions differ in the fewest, so their pair says most about each.
         chosen.sort(key=lambda match: _nearness(*match), reverse=True)
-        yield from (Match(*match, SUCCESS) for match in chosen)
+        yield from ((*match, SUCCESS) for match in chosen)
     if config.progress_margin is not None:
         yield from _by_progress(failures, config.progress_margin)
 
@@ -130,37 +126,28 @@ def _by_progress(failures: list[SourcedTrajectory], margin: float) -> Iterator[M
     known = [(value, f) for f in failures if (value := progress(f.trajectory)) is not None]
     gaps = [(high - low, a, b) for (high, a), (low, b) in product(known, known) if high - low >= margin - 1e-9]
     gaps.sort(key=lambda gap: (-round(gap[0], 9), _length(gap[1])))
-    yield from (Match(better, worse, PROGRESS) for _, better, worse in gaps)
+    yield from ((better, worse, PROGRESS) for _, better, worse in gaps)
 
 
-def _pair(match: Match, reward: str | None) -> Pair | None:
+def _pair(better: SourcedTrajectory, worse: SourcedTrajectory, rule: str, reward: str | None) -> Pair | None:
     """The pair from the first difference on; None if one attempt is the beginning of the other."""
-    better, worse = match.better.trajectory, match.worse.trajectory
-    at = first_difference(better.turns, worse.turns)
-    chosen, rejected = better.turns[at:], worse.turns[at:]
+    good, bad = better.trajectory, worse.trajectory
+    at = first_difference(good.turns, bad.turns)
+    chosen, rejected = good.turns[at:], bad.turns[at:]
     if not chosen or not rejected or [turn.reply for turn in chosen] == [turn.reply for turn in rejected]:
         return None
-    info: dict[str, JsonValue] = {
-        "rule": match.rule,
-        "turn": at,
-        "chosen": match.better.place,
-        "rejected": match.worse.place,
-    }
+    value = progress if rule == PROGRESS else partial(score, name=reward)
+    values = value(good), value(bad)
     return Pair(
-        task=better.task,
-        start=conversation(better.start, better.turns[:at]),
+        task=good.task,
+        start=conversation(good.start, good.turns[:at]),
         chosen=chosen,
         rejected=rejected,
-        tools=better.tools,
-        reason=match.rule,
-        margin=_margin(better, worse, match.rule, reward),
-        info=info,
+        tools=good.tools,
+        reason=rule,
+        margin=None if values[0] is None or values[1] is None else values[0] - values[1],
+        info={"rule": rule, "turn": at, "chosen": better.place, "rejected": worse.place},
     )
-
-
-def _margin(better: Trajectory, worse: Trajectory, rule: str, reward: str | None) -> float | None:
-    values = (progress(better), progress(worse)) if rule == PROGRESS else (score(better, reward), score(worse, reward))
-    return None if values[0] is None or values[1] is None else values[0] - values[1]
 
 
 def _nearness(success: SourcedTrajectory, failure: SourcedTrajectory) -> tuple[int, float, int]:
@@ -378,17 +365,13 @@ def _tempting(trajectory: Trajectory, rules: MistakeRules, count: int, seed: int
     well_formed = [at for at, turn in enumerate(turns) if turn.error != "malformed"]
     sound = [at for at in well_formed if at == last or not rules.without_effect(turns[at])]
     again = [at for at in sound if at and action_of(turns[at]) != action_of(turns[at - 1])]
-    for at in _drawn(again, last, count, rng):
+    # At most `count`, the last step of the episode before all others.
+    drawn = sorted(rng.sample(again, len(again)), key=lambda at: at != last)[:count]
+    for at in sorted(drawn):
         yield at, turns[at - 1].reply, "loop"
     early = [at for at in sound if at < last]
     if early and rules.claims_success(turns[last]):  # once, as often as the right claim stands against a repetition
         yield rng.choice(early), turns[last].reply, "premature_success"
-
-
-def _drawn(rounds: list[int], last: int, count: int, rng: Random) -> list[int]:
-    """At most `count` of the rounds, the last step of the episode before all others."""
-    order = sorted(rng.sample(rounds, len(rounds)), key=lambda at: at != last)
-    return sorted(order[:count])
 
 
 async def _no_mistake(

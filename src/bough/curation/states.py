@@ -25,14 +25,15 @@ from bough.environments.replay import ReplayError, replay
 from bough.errors import InputError, did_you_mean
 from bough.files import json_digest
 from bough.rollouts.agents import Agent
-from bough.types import Message, Task, Trajectory, Turn, conversation
+from bough.types import Message, Trajectory, Turn, conversation
 
 State = str
 
 
 def task_key(trajectory: Trajectory) -> State:
     """Equal for attempts that can be compared: the same task, the same first messages, the same tools."""
-    return _digest(_identity(trajectory.task), trajectory.start, trajectory.tools)
+    task = trajectory.task
+    return _digest((task.environment, task.id, task.seed), trajectory.start, trajectory.tools)
 
 
 def states(trajectory: Trajectory, rules: MistakeRules) -> list[State]:
@@ -57,10 +58,6 @@ def shared_actions(left: Sequence[Turn], right: Sequence[Turn]) -> int:
 def actions(turns: Iterable[Turn]) -> tuple[str, ...]:
     """What was done, in order."""
     return tuple(map(action_of, turns))
-
-
-def _identity(task: Task) -> tuple[str | None, str, int | None]:
-    return task.environment, task.id, task.seed
 
 
 def _seen(observation: Sequence[Message]) -> list[Message]:

@@ -37,7 +37,7 @@ from bough.errors import InputError
 from bough.evaluation.comparison import compare
 from bough.evaluation.intervals import looks
 from bough.evaluation.results import FILE_NAME, Lost, ModelResult, Outcome, Results, task_type
-from bough.evaluation.success import report
+from bough.evaluation.success import report, reports
 from bough.files import refuse_links, text_digest, without_absolute, working_directory
 from bough.models.resolve import model_name
 from bough.rollouts.agents import NO_EXPERT, make_agent
@@ -253,12 +253,9 @@ async def contest(
 def with_numbers(results: Results, against: Any = "first", leave_out: Callable[[str], None] | None = None) -> Results:
     """The same results with reports and comparisons recomputed from the outcomes."""
     early = results.stop_width is not None
-    reports = {
-        model.name: report(model.outcomes, lost=model.lost, level=results.level, sequential=early).to_json()
-        for model in results.models
-    }
+    found = reports(results.models, results.level, early)
     compared = compare(results.models, against=against, level=results.level, sequential=early, leave_out=leave_out)
-    return results.model_copy(update={"reports": reports, "comparisons": [one.to_json() for one in compared]})
+    return results.model_copy(update={"reports": found, "comparisons": [one.to_json() for one in compared]})
 
 
 def _keeps_others(config: EvalConfig, names: Mapping[str, str]) -> None:

@@ -26,7 +26,7 @@ from bough.evaluation.comparison import Played, compare, copies, known_pairs, ma
 from bough.evaluation.contest import StatisticsConfig
 from bough.evaluation.paired import holm
 from bough.evaluation.results import ModelResult, Results
-from bough.evaluation.success import report
+from bough.evaluation.success import reports
 from bough.files import write_json
 from bough.ledger import plural
 
@@ -171,17 +171,14 @@ def side_by_side(files: Mapping[Path, Results], config: CompareConfig) -> SideBy
     models = _named_apart(files)
     if len(models) < 2:
         raise InputError(f"{next(iter(files))} contains one model; a comparison needs two: give a second file")
-    early = any(results.stop_width is not None for results in files.values())
-    found = compare(models, against=config.statistics.against, level=config.statistics.level, sequential=early)
-    reports = {
-        model.name: report(model.outcomes, lost=model.lost, level=config.statistics.level, sequential=early).to_json()
-        for model in models
-    }
-    alpha = round(1.0 - config.statistics.level, 12)
+    early, level = any(results.stop_width is not None for results in files.values()), config.statistics.level
+    found = compare(models, against=config.statistics.against, level=level, sequential=early)
     decision = None
     if config.gate:
+        alpha = round(1.0 - level, 12)
         decision = gate(models[0], models[-1], alpha=alpha, sequential=early, by_type=config.gate_by_type)
-    return SideBySide(reports, [one.to_json() for one in found], _notes(models), decision, config.statistics.level)
+    of_models = reports(models, level, early)
+    return SideBySide(of_models, [one.to_json() for one in found], _notes(models), decision, level)
 
 
 def _check_comparable(files: Mapping[Path, Results]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import comb
 from statistics import variance
@@ -106,7 +106,7 @@ def report(
     solved = TaskAttempts.of(outcomes, lost)
     attempts = TaskAttempts.of(outcomes, lost, families=False)
     units = {one.task: one.unit for one in (*outcomes, *(missing.outcome(False) for missing in lost))}
-    steps = ladder([attempts.fewest])
+    steps = ladder(attempts.fewest)
     failed = [outcome for outcome in outcomes if outcome.success is False]
     errors: Counter[str] = Counter()
     for outcome in outcomes:
@@ -150,6 +150,14 @@ def report(
         mistakes=_mistakes(outcomes, level, sequential),
         types=_types(outcomes, lost, level, sequential),
     )
+
+
+def reports(models: Sequence[ModelResult], level: float, sequential: bool) -> dict[str, Any]:
+    """The report of each model, as JSON."""
+    return {
+        model.name: report(model.outcomes, lost=model.lost, level=level, sequential=sequential).to_json()
+        for model in models
+    }
 
 
 def _mistakes(outcomes: Sequence[Outcome], level: float, sequential: bool) -> dict[str, Measure]:
@@ -221,9 +229,8 @@ def pass_all(k: int, successes: int, attempts: int) -> float:
     return comb(successes, k) / comb(attempts, k)
 
 
-def ladder(attempts: Iterable[int]) -> list[int]:
+def ladder(most: int) -> list[int]:
     """Which k to report: 2, 4, 8, … up to the number of attempts that every task has, and that number itself."""
-    most = min(attempts, default=0)
     return sorted({*(2**power for power in range(1, most.bit_length())), most}) if most > 1 else []
 
 
@@ -240,8 +247,7 @@ def ladder(attempts: Iterable[int]) -> list[int]:
 
 def rate_of(run: ModelResult) -> float | None:
     """The success rate of one run: the mean over its tasks."""
-    values = means(by_task(run.outcomes, lambda outcome: outcome.success))
-    return math.fsum(values) / len(values) if values else None
+    return _mean(means(by_task(run.outcomes, lambda outcome: outcome.success)))
 
 
 def across_seeds(runs: Sequence[ModelResult], level: float = 0.95) -> Measure:
@@ -276,11 +282,11 @@ def _intervals(runs: Sequence[ModelResult], level: float) -> list[Interval]:
     if len(rates) > 1:
         found.append(between_seeds(rates, sum(map(len, known)), level))
     # Tasks with one name in two seeds are one task only if their content is the same.
-    outcomes = [_named_by_content(outcome) for run in runs for outcome in run.outcomes]
+    outcomes = [
+        outcome.model_copy(update={"task": f"{outcome.task} {outcome.digest}"})
+        for run in runs
+        for outcome in run.outcomes
+    ]
     tasks = by_task(outcomes, lambda outcome: outcome.success)
     by_tasks = rate_interval(means(tasks), sum(map(len, tasks.values())), level)
     return found + ([by_tasks] if by_tasks is not None else [])
-
-
-def _named_by_content(outcome: Outcome) -> Outcome:
-    return outcome.model_copy(update={"task": f"{outcome.task} {outcome.digest}"})

@@ -22,7 +22,6 @@ from bough.config.groups import ReportConfig
 from bough.config.keywords import make_config, settings_of
 from bough.config.run_folder import RunDir
 from bough.config.training import TrainingConfig
-from bough.data.base import IN_MEMORY
 from bough.ledger import plural
 
 if TYPE_CHECKING:
@@ -119,6 +118,7 @@ def trained_model(
 ) -> TrainedModel:
     """Trains by settings in which objects may take the place of names."""
     from bough.commands.models import LoadedModel, TemporaryFolder, TrainedModel, model_name
+    from bough.commands.objects import file_of, in_memory
     from bough.config.run_folder import MetricsFile
 
     method, temporary = config_class.command, TemporaryFolder()
@@ -126,9 +126,9 @@ def trained_model(
     folder = Path(output_dir) if output_dir is not None else temporary.path / method
     config = make_config(
         config_class, method, settings,
-        model=model_name(start), output_dir=folder, train_file=_file(records), eval_file=_file(eval_file),
+        model=model_name(start), output_dir=folder, train_file=file_of(records), eval_file=file_of(eval_file),
     )  # fmt: skip
-    trained = work(config, _data(records), _data(eval_file))
+    trained = work(config, in_memory(records), in_memory(eval_file))
     run = RunDir(folder)
     name = model.name if isinstance(model, LoadedModel | TrainedModel) else model_name(model)
     return TrainedModel(
@@ -136,22 +136,6 @@ def trained_model(
         metrics=MetricsFile.read(run.metrics), report=asdict(trained.counters), ledgers=trained.ledgers,
         keeps=(temporary, model),  # the run refers to the weights it started from
     )  # fmt: skip
-
-
-def _file(source: Source | None) -> Path | None:
-    """What the settings say of data: its path, or a word for records in memory."""
-    from bough.commands.objects import is_path
-
-    if source is None:
-        return None
-    return Path(source) if is_path(source) else Path(IN_MEMORY)
-
-
-def _data(source: Source | None) -> Any:
-    """Records that are in memory; None where the settings name a file, or there is none."""
-    from bough.commands.objects import is_path, records_of
-
-    return None if source is None or is_path(source) else records_of(source)
 
 
 # The command line.

@@ -188,19 +188,6 @@ def _some(names: set[str]) -> str:
     return ", ".join(name[:60] for name in listed[:3]) + more
 
 
-def main(path: Path, folder: Path) -> None:
-    """The program. What is wrong with the file is left in `folder`, for the process that asked."""
-    try:
-        convert(path, folder)
-    except InputError as problem:
-        (folder / REFUSED).write_text(str(problem), encoding="utf-8")
-        sys.exit(f"{problem}")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
-
-
 # The head of a GGUF file: what it says about the model, and where its tensors are.
 # Read strictly, because such files come from anywhere: counts, lengths and offsets are checked against the size of
 # the file before anything is allocated for them.
@@ -357,7 +344,7 @@ class _Parser:
         return self.file.read(count)
 
 
-# A model's configuration from the head of a GGUF file: the inverse of what `gguf_file.py` writes, and Gemma's.
+# A model's configuration from the head of a GGUF file: the inverse of what `gguf_write.py` writes, and Gemma's.
 # Everything that the file says is set; transformers' defaults are those of one checkpoint. What would be computed
 # differently from llama.cpp is refused.
 
@@ -552,3 +539,16 @@ def gguf_source(name: str) -> GGUFSource | None:
         return GGUFSource(**read_json(path / FILE))
     except (OSError, ValueError, TypeError):  # made before the file was noted
         return None
+
+
+def main(path: Path, folder: Path) -> None:
+    """The program. What is wrong with the file is left in `folder`, for the process that asked."""
+    try:
+        convert(path, folder)
+    except InputError as problem:
+        (folder / REFUSED).write_text(str(problem), encoding="utf-8")
+        sys.exit(f"{problem}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
