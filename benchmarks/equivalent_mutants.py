@@ -124,8 +124,6 @@ EQUIVALENT = {
     "saddle = bisect(slope, (1.0 * float(distinct[0])), 0.0, 1e-8)": (
         "the smallest is the -1 that is added: differences between rates are not below it"
     ),
-    "most = min(attempts, default=(-1))": "no k up to 1 is reported",
-    "most = min(attempts, default=(1))": "no k up to 1 is reported",
     "if _needed(1.0, (0.0), alpha) > count:": "a mean square is at least the squared mean, 1",
     "return by_task(outcomes, lambda one: None if one.mistakes is None else one.mistakes.get(reason, (-1)) > 0)": (
         "-1 is not above 0 either"
