@@ -7,6 +7,7 @@ too: its entry point in the group `bough.methods` names such a module.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,6 +20,7 @@ from bough.errors import InputError
 if TYPE_CHECKING:
     from bough.config.base import Config
 
+log = logging.getLogger(__name__)
 GROUP = "bough.methods"
 
 
@@ -155,17 +157,28 @@ def command(name: str) -> Command:
     found = getattr(module, "COMMANDS", {}).get(name)
     if not isinstance(found, Command):
         raise InputError(f"the method {name!r} of {module.__name__}: the module has no COMMANDS[{name!r}]")
+    if name not in TABLE and found.config.command != name:
+        raise InputError(f"the method {name!r} of {module.__name__}: its settings have no `command = {name!r}`")
     return found
 
 
 @cache
 def stages() -> dict[str, Stage]:
-    """Every command that can be a stage of a recipe."""
-    return {name: stage for name in names() if _may_be_stage(name) and (stage := command(name).stage) is not None}
-
-
-def _may_be_stage(name: str) -> bool:
-    return name not in TABLE or TABLE[name].stage
+    """Every command that can be a stage of a recipe. An installed method that cannot be used is left out."""
+    found: dict[str, Stage] = {}
+    for name in names():
+        if name in TABLE and not TABLE[name].stage:
+            continue
+        try:
+            stage = command(name).stage
+        except InputError as error:
+            if name in TABLE:
+                raise
+            log.warning("%s; it cannot be a stage.", error)
+            continue
+        if stage is not None:
+            found[name] = stage
+    return found
 
 
 def _module(name: str) -> Any:
