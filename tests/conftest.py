@@ -39,6 +39,7 @@ SLOWEST = (
     "online/test_streaming.py",
     "sandbox/test_as_ordinary_user.py",
     "training/test_train.py",
+    "methods/test_own_method.py",
     "report/viewer/test_pages.py",
     "worlds/interpreter/test_cheats.py",
     "policy/test_policy.py",
