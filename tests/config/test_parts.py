@@ -204,3 +204,10 @@ def test_help_explains_at_most_40_settings(name: str):
     command = table.command(name)
     assert set(command.essential) <= leaves(command.config).keys()
     assert len(command.essential or leaves(command.config)) <= 40
+
+
+def test_the_settings_of_another_command_are_refused(tmp_path: Path):
+    (tmp_path / "config.yaml").write_text("command: dpo\ntrain_file: a.jsonl\n")
+    with pytest.raises(InputError, match=r"config\.yaml has the settings of bough dpo, not of this command"):
+        table.command("sft").config.load(tmp_path / "config.yaml")
+    assert table.command("dpo").config.load(tmp_path / "config.yaml").command == "dpo"

@@ -75,9 +75,10 @@ class Config(BaseModel):
         from_file = without(cls, own_names, overrides)
         values = overlaid(cls, from_file, overrides)
         places = {RENAMED.get(key, key): f"{document.name}:{line}: " for key, line in document.lines.items()}
+        other = f"{document.name} has the settings of bough {command}, not of this command"
         problems = [
             *document.problems,
-            *([] if command == cls.command else [f"{document.name} has the settings of bough {command}"]),
+            *([] if command == cls.command else [other]),
             *(f"{places.get(RENAMED.get(key, key), '')}{said}" for key, said in foreign.items()),
         ]
 

@@ -18,7 +18,7 @@ from bough.config.yaml_file import read_value
 
 
 def is_server(name: str) -> bool:
-    """Whether a labeller is named by the address of a server."""
+    """Whether a model is named by the address of a server."""
     return name.startswith(("http://", "https://"))
 
 

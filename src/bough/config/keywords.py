@@ -12,11 +12,7 @@ from bough.errors import InputError
 from bough.ledger import plural
 
 C = TypeVar("C", bound=Config)
-
-
 F = TypeVar("F", bound=Callable[..., Any])
-
-
 # Settings of what a command prints: a function returns it.
 COMMAND_LINE_ONLY = ("as_json", "dry_run", "samples")
 

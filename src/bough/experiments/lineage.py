@@ -21,6 +21,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, FiniteFloat, StringConstraints, ValidationError, model_validator
 
+from bough.errors import InputError
 from bough.experiments.breeding import Place, Scores, ranked
 from bough.experiments.generation import Generation
 from bough.files import open_file, write_atomically
@@ -54,9 +55,17 @@ def add_generation(path: Path, lines: Sequence[dict[str, Any]]) -> None:
 
 
 def read_lineage(path: Path) -> list[dict[str, Any]]:
-    """All lines, as this process or the one before it wrote them."""
+    """All lines, as this process or the one before it wrote them. InputError if somebody has changed the file."""
+    found: list[dict[str, Any]] = []
     with open_file(path) as file:
-        return [json.loads(line) for line in file]
+        for number, line in enumerate(file, 1):
+            try:
+                found.append(json.loads(line))
+                int(found[-1]["generation"])
+            except (ValueError, TypeError, KeyError):
+                problem = "this is not a member's line; restore the file, or use --overwrite"
+                raise InputError(f"{path}:{number}: {problem}") from None
+    return found
 
 
 # The lineage as a reader of it needs it: checked line by line, with the ancestors of a member.

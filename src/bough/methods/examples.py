@@ -14,7 +14,7 @@ from itertools import chain, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bough.data.base import Sample, digest
+from bough.data.base import IN_MEMORY, Sample, digest
 from bough.data.formats import named
 from bough.data.lines import files, is_dataset, is_hub
 from bough.data.reader import Problem, Problems, raw_rows
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from bough.chat.builder import CallBuilder
     from bough.config.training import TrainingConfig
     from bough.methods.example_store import Chunk, Preparation, StoreWriter
-from bough.data.base import IN_MEMORY
 
 log = logging.getLogger(__name__)
 # Smaller files are prepared in a second or two: no worker processes, and nothing kept.
