@@ -204,15 +204,10 @@ def test_consent_to_no_sandbox_is_the_users_and_never_a_tasks(monkeypatch: pytes
     assert asked == [False, True, True]
 
 
-def test_a_task_sets_no_limit_and_no_address(caplog: pytest.LogCaptureFixture):
-    given = {"sandbox_url": "http://127.0.0.1:1", "timeout_s": 1e6, "memory_mb": 1 << 20}
-    task = Task(id="m", data={**MATH.data, **given})
+def test_a_task_sets_no_limit(caplog: pytest.LogCaptureFixture):
+    task = Task(id="m", data={**MATH.data, "timeout_s": 1e6, "memory_mb": 1 << 20})
     assert Interpreter(task).limits == Interpreter(MATH).limits
-    assert [record.args[1] for record in caplog.records if record.args] == ["timeout_s", "memory_mb", "sandbox_url"]
-    _, here = played(task, call("1"))
-    assert here.text == "1"
-    with pytest.raises(EnvironmentFailedError, match=r"127\.0\.0\.1:1"):
-        played(MATH, call("1"), options={"sandbox_url": "http://127.0.0.1:1"})
+    assert [record.args[1] for record in caplog.records if record.args] == ["timeout_s", "memory_mb"]
 
 
 def test_a_sandbox_that_cannot_be_had_is_the_worlds_fault(monkeypatch: pytest.MonkeyPatch):
@@ -542,12 +537,11 @@ def test_who_may_not_install_it_is_told_how_and_what_is_used_instead(machine):
 def test_another_system_than_linux_is_refused_with_a_sentence(machine, monkeypatch):
     machine()
     monkeypatch.setattr(environment.isolation.sys, "platform", "darwin")
-    with pytest.raises(NoSandboxError, match=r"needs Linux, and this is darwin.*sandbox_url"):
+    with pytest.raises(NoSandboxError, match=r"needs Linux, and this is darwin"):
         list(Interpreter.setup())
 
 
-def test_a_node_of_a_cluster_without_a_sandbox_is_refused_unless_the_sandbox_is_elsewhere(monkeypatch):
+def test_a_node_of_a_cluster_without_a_sandbox_is_refused(monkeypatch):
     monkeypatch.setattr(environment.isolation.sys, "platform", "darwin")
     with pytest.raises(NoSandboxError, match="needs Linux"):
         Interpreter.lacks()
-    assert configured(Interpreter, {"sandbox_url": "http://127.0.0.1:1"}).lacks() is None
