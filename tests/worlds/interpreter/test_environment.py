@@ -59,24 +59,6 @@ def test_code_is_run_its_names_live_on_and_the_answer_is_graded():
     assert end.info == {"grade": {"answer": "4"}, "tool_calls": 2}
 
 
-def test_names_live_on_though_there_is_room_for_one_session_only(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("bough.sandbox.pool.LEAST_SESSIONS", 1)
-    monkeypatch.setattr("bough.sandbox.pool.SESSIONS_PER_CORE", 0)
-
-    async def play() -> list[str]:
-        worlds = [Interpreter(MATH) for _ in range(3)]
-        try:
-            for number, world in enumerate(worlds):
-                await world.step(call(f"x = {number}"))
-            return [(await world.step(call("x"))).text for world in worlds]
-        finally:
-            for world in worlds:
-                await world.close()
-            await Interpreter.shutdown()
-
-    assert asyncio.run(play()) == ["0", "1", "2"]
-
-
 def test_without_persistence_each_call_starts_from_nothing():
     task = Task(id="m", data={**MATH.data, "persistent": False})
     _, _, second = played(task, call("x = 2"), call("'x' in globals()"))
@@ -402,6 +384,7 @@ def test_what_runs_programs_has_never_held_tests():
         ({"kind": "code", "problem": "?", "tests": ["assert f("]}, "that are Python"),
         ({"kind": "math", "problem": "?"}, "a math problem needs answer"),
         ({"kind": "reasoning", "problem": "?", "generator": "chain_sum"}, "needs generator as text, and seed"),
+        ({"kind": "reasoning", "problem": "?", "generator": "n_queens", "seed": 1, "index": 0}, "evaluates the answer"),
         ({"kind": "math", "answer": "1"}, "needs problem as text"),
         ({"kind": "poem", "problem": "Write."}, "kind is 'poem'"),
     ],

@@ -48,7 +48,6 @@ KILLED = {
     "cpu": "the code computed longer than {limits.cpu_s:g} s and was stopped.",
     "memory": "the code used more than {limits.memory_mb} MB of memory and was stopped.",
     "garbage": "the code wrote into files that are not its own and was stopped.",
-    "idle": "not run. The interpreter was idle and had to make room.",
 }
 RULES = "Solve the problem. You can run Python code with the tool {name}: use it where it helps, as often as you need. "
 ANSWERS = {
