@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bough.sandbox.inside.processes import descendants
+from bough.sandbox.inside.kernel import descendants
 from bough.sandbox.pool import Sandbox
 from tests.sandbox.conftest import LIMITS, Box
 

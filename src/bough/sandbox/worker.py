@@ -14,7 +14,7 @@ from typing import Any
 
 from bough.sandbox import group
 from bough.sandbox.base import Answer, BrokenError, Result, SandboxError, SandboxLimits
-from bough.sandbox.inside import frames, processes
+from bough.sandbox.inside import frames, kernel
 from bough.sandbox.isolation import Isolation, command
 
 START_S = 120.0  # a keeper may have large packages to load first
@@ -126,7 +126,7 @@ class SandboxWorker:
 
     def _kill_processes(self) -> None:
         assert self._process is not None
-        for pid in [self._process.pid, *processes.descendants(self._process.pid)]:
+        for pid in [self._process.pid, *kernel.descendants(self._process.pid)]:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -178,9 +178,9 @@ class SandboxWorker:
 
     def _held_mb(self) -> float:
         """The memory of all processes in the sandbox, and of the data in their sockets."""
-        below = processes.descendants(self._process.pid) if self._process else []
-        sockets_mb = processes.sockets_mb(below[0]) if below and self.isolation != "none" else 0.0
-        return processes.memory_mb(below) + sockets_mb
+        below = kernel.descendants(self._process.pid) if self._process else []
+        sockets_mb = kernel.sockets_mb(below[0]) if below and self.isolation != "none" else 0.0
+        return kernel.memory_mb(below) + sockets_mb
 
     def _own_mb(self) -> float:
         """The memory that a keeper itself may use, its warm-up included."""
