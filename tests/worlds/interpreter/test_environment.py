@@ -486,7 +486,7 @@ def machine(monkeypatch):
         monkeypatch.setattr(environment.shutil, "which", found.get)
         monkeypatch.setattr(environment.registry, "installer", lambda: installer)
         monkeypatch.setattr(environment.registry, "install", install)
-        monkeypatch.setattr(environment.group, "available", lambda: groups)
+        monkeypatch.setattr(environment.group, "place", lambda user: groups or None)
         monkeypatch.setattr(environment.isolation, "choose", lambda: "bubblewrap" if found else "namespaces")
 
     return make

@@ -31,8 +31,8 @@ from bough.environments import registry
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.errors import BoughError, InputError
 from bough.sandbox import group, isolation
-from bough.sandbox.base import BrokenError, ProgramRunner, Result, SandboxError, SandboxLimits, Session
-from bough.sandbox.pool import Sandbox
+from bough.sandbox.base import BrokenError, Result, SandboxError, SandboxLimits
+from bough.sandbox.pool import Sandbox, Session
 from bough.types import Message, Task, ToolCall
 from bough.worlds.interpreter import Grade, code, math, problems, reasoning
 
@@ -64,7 +64,7 @@ SPLITS = {"train": range(8), "seen": range(8, 9), "unseen": range(9, 10)}  # ten
 # Addresses of objects carry no meaning and differ from run to run.
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
 Key = tuple[str, SandboxLimits, str]
-_SHARED: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Key, ProgramRunner]] = WeakKeyDictionary()
+_SHARED: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Key, Sandbox]] = WeakKeyDictionary()
 
 
 class Interpreter(Environment):
@@ -158,7 +158,7 @@ class Interpreter(Environment):
         if (path := shutil.which("bwrap")) is not None:
             yield f"bubblewrap is {path}."
         yield f"Code runs in a sandbox of {isolation.choose()}."
-        if group.available():
+        if group.place(os.geteuid()) is not None:
             yield "Each sandbox has a control group, which limits its memory and processes."
 
     @classmethod
@@ -266,7 +266,7 @@ class Interpreter(Environment):
         question = str(data["problem"])
         return await math.grade(answer, str(data["answer"]), algebra or None, question=question, timeout_s=timeout_s)
 
-    def _sandbox(self, use: str, limits: SandboxLimits, **more: Any) -> ProgramRunner:
+    def _sandbox(self, use: str, limits: SandboxLimits, **more: Any) -> Sandbox:
         return shared(use, limits, unsafe=self.settings.unsafe_no_sandbox, **more)
 
 
@@ -323,7 +323,7 @@ def result_text(result: Result, limits: SandboxLimits) -> str:
 
 def shared(
     use: str, limits: SandboxLimits, *, warm_up: str = "", hidden: bool = False, unsafe: bool = False
-) -> ProgramRunner:
+) -> Sandbox:
     """The sandbox for a use, made when it is first asked for.
 
     Each use has its own, so that no process that runs an agent's program descends from

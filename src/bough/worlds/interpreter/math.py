@@ -17,7 +17,7 @@ from collections.abc import Callable
 from itertools import accumulate, pairwise
 from math import gcd
 
-from bough.sandbox.base import ProgramRunner
+from bough.sandbox.pool import Sandbox
 from bough.worlds.interpreter import Grade
 from bough.worlds.interpreter.number import Number, read_number, read_unit, same_unit
 
@@ -102,7 +102,7 @@ _WORDS = re.compile(r"\\(?:text|mbox|mathrm|operatorname|begin|end)\s*\{[^{}]*\}
 async def grade(
     answer: str,
     gold: str,
-    runner: Callable[[], ProgramRunner] | None,
+    runner: Callable[[], Sandbox] | None,
     *,
     question: str = "",
     timeout_s: float = TIMEOUT_S,
