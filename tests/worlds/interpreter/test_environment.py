@@ -1,7 +1,6 @@
 import asyncio
 import json
 import time
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from bough.errors import InputError
 from bough.sandbox.base import BrokenError, NoSandboxError, Result, SandboxError, SandboxLimits
 from bough.sandbox.worker import SandboxWorker
 from bough.types import Task, ToolCall
-from bough.worlds.interpreter import Grade, code, environment, math, reasoning
+from bough.worlds.interpreter import Grade, code, environment, math
 from bough.worlds.interpreter.environment import TOOL, Interpreter
 
 MATH = Task(id="m", data={"kind": "math", "problem": "2 + 2?", "answer": "4"})
@@ -57,12 +56,6 @@ def test_code_is_run_its_names_live_on_and_the_answer_is_graded():
     assert not one.done and one.reward is None and one.error is None and one.action == call("x = 2")
     assert end.terminated and end.success is True and end.reward == 1.0
     assert end.info == {"grade": {"answer": "4"}, "tool_calls": 2}
-
-
-def test_without_persistence_each_call_starts_from_nothing():
-    task = Task(id="m", data={**MATH.data, "persistent": False})
-    _, _, second = played(task, call("x = 2"), call("'x' in globals()"))
-    assert second.messages[0].content == "False"
 
 
 def test_several_calls_have_a_result_each():
@@ -156,9 +149,7 @@ def test_a_file_gives_each_of_its_problems_once_over_all_splits(tmp_path: Path):
     assert 65 <= len(train[0]) <= 92
 
 
-def test_a_file_and_generators_at_once_are_refused(tmp_path: Path):
-    with pytest.raises(InputError, match="cannot both be given"):
-        next(Interpreter.tasks(Interpreter.Options(file=tmp_path, reasoning=["chain_sum"])))
+def test_an_empty_file_is_refused(tmp_path: Path):
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(InputError, match="contains no problem"):
         next(Interpreter.tasks(Interpreter.Options(file=tmp_path / "empty.jsonl")))
@@ -222,11 +213,9 @@ def test_a_grader_that_raises_makes_a_wrong_answer(monkeypatch: pytest.MonkeyPat
     assert end.reward == 0.0 and end.info["grade"] == {"reason": "the grader failed: RecursionError: too deep"}
 
 
-@pytest.mark.parametrize("persistent", [True, False])
-def test_all_calls_of_a_reply_share_less_than_the_time_of_a_step(persistent: bool):
-    task = Task(id="m", data={**MATH.data, "persistent": persistent})
+def test_all_calls_of_a_reply_share_less_than_the_time_of_a_step():
     stubborn = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(100)"
-    _, slow, after = played(task, call(stubborn) + call("1") + call("2"), call("3"), step_timeout_s=2.0)
+    _, slow, after = played(MATH, call(stubborn) + call("1") + call("2"), call("3"), step_timeout_s=2.0)
     first, *others = [message.content for message in slow.messages]
     assert "ran longer than 1.4 s" in first or "broke the interpreter" in first
     assert others == ["Error: not run. All calls of one reply share 1.4 s, and they are used up."] * 2
@@ -241,18 +230,12 @@ def test_a_program_that_sleeps_through_its_tests_ends_before_the_step_does():
 
 
 BUSY_S = 5.0
-REASONING = {"generator": "chain_sum", "seed": 3, "index": 1}
 # A task, the right reply, and the pools that the reply needs.
 WAITING: dict[str, tuple[dict[str, Any], str, tuple[Any, ...]]] = {
     "math": (
         {"kind": "math", "problem": "Expand (x+1)^2.", "answer": "x^2+2x+1"},
         "\\boxed{1+2x+x^2}",
         (("math", SandboxLimits(), {"warm_up": math.WARM_UP}),),
-    ),
-    "reasoning": (
-        {"kind": "reasoning", **REASONING},
-        "",
-        (("reasoning", reasoning.LIMITS, {"warm_up": reasoning.WARM_UP}),),
     ),
     "code": (
         {"kind": "code", "problem": "Write f.", "tests": ["assert f(1) == 2"]},
@@ -268,7 +251,7 @@ async def play_while_busy(data: dict[str, Any], reply: str, pools: tuple[Any, ..
 
     async def occupy(use: str, limits: SandboxLimits, more: dict[str, Any]) -> None:
         runner = environment.shared(use, limits, **more)
-        if use in ("math", "reasoning"):
+        if use == "math":
             await runner.run(f"import time; time.sleep({BUSY_S})")
         else:
             async with runner.session() as session:
@@ -292,18 +275,10 @@ async def play_while_busy(data: dict[str, Any], reply: str, pools: tuple[Any, ..
 @pytest.fixture(scope="module")
 def waited() -> dict[str, tuple[Observation, float]]:
     """Every kind of task, all at the same time: each waits for pools of its own."""
-    wanted = dict(WAITING)
-    data, _, pools = wanted.pop("reasoning")
-    with suppress(ImportError):
-        import reasoning_gym
-
-        entry = reasoning_gym.create_dataset("chain_sum", seed=3, size=reasoning.BATCH)[1]
-        reply = f"<answer>{entry['answer']}</answer>"
-        wanted["reasoning"] = {**data, "problem": entry["question"]}, reply, pools
 
     async def play() -> list[tuple[Observation, float]]:
         try:
-            return await asyncio.gather(*(play_while_busy(*one) for one in wanted.values()))
+            return await asyncio.gather(*(play_while_busy(*one) for one in WAITING.values()))
         finally:
             await Interpreter.shutdown()
 
@@ -311,7 +286,7 @@ def waited() -> dict[str, tuple[Observation, float]]:
         patch.setattr("bough.sandbox.pool.LEAST_SESSIONS", 1)
         patch.setattr("bough.sandbox.pool.SESSIONS_PER_CORE", 0)
         patch.setattr("os.sched_getaffinity", lambda _: {0})
-        return dict(zip(wanted, asyncio.run(play()), strict=True))
+        return dict(zip(WAITING, asyncio.run(play()), strict=True))
 
 
 @pytest.mark.parametrize("kind", WAITING)
@@ -319,8 +294,6 @@ def test_waiting_for_a_sandbox_neither_fails_the_agent_nor_loses_the_episode(
     kind: str, waited: dict[str, tuple[Observation, float]]
 ):
     """The pools have one place each, taken for longer than a step may last."""
-    if kind == "reasoning":
-        pytest.importorskip("reasoning_gym")
     observation, took_s = waited[kind]
     assert took_s > BUSY_S - 1, "it has not waited"
     if kind == "tool":
@@ -339,7 +312,7 @@ for folder in ("/", "/tmp", "/dev/shm", "/proc", "/proc/self", "/proc/1", "/boug
         except (OSError, ValueError):
             pass
 packages = []
-for name in ("reasoning_gym.factory", "math_verify.parser", "bough.environments.registry"):
+for name in ("math_verify.parser", "bough.environments.registry"):
     try:
         found = importlib.util.find_spec(name)
     except ImportError:
@@ -349,15 +322,14 @@ print(packages, "19" + "73" in "".join(seen))
 """
 
 
-@pytest.mark.parametrize("kind", ["math", "code", "reasoning"])
+@pytest.mark.parametrize("kind", ["math", "code"])
 def test_the_tool_sees_neither_the_answer_nor_the_graders(kind: str):
     hidden = {
         "math": {"answer": "1973"},
         "code": {"tests": ["assert f() == 1973"]},
-        "reasoning": {"generator": "chain_sum", "seed": 1973, "index": 0},
     }[kind]
     _, seen = played(Task(id="x", data={"kind": kind, "problem": "?", **hidden}), call(LEAKS))
-    assert seen.text == "[False, False, False] False"
+    assert seen.text == "[False, False] False"
 
 
 def test_what_runs_programs_has_never_held_tests():
@@ -384,8 +356,6 @@ def test_what_runs_programs_has_never_held_tests():
         ({"kind": "code", "problem": "?", "tests": ["assert f("]}, "that are Python"),
         (ADD | {"tests": ["assert isclose(f(1), 1)"]}, "needs tests that import or define isclose"),
         ({"kind": "math", "problem": "?"}, "a math problem needs answer"),
-        ({"kind": "reasoning", "problem": "?", "generator": "chain_sum"}, "needs generator as text, and seed"),
-        ({"kind": "reasoning", "problem": "?", "generator": "n_queens", "seed": 1, "index": 0}, "evaluates the answer"),
         ({"kind": "math", "answer": "1"}, "needs problem as text"),
         ({"kind": "poem", "problem": "Write."}, "kind is 'poem'"),
     ],
@@ -464,11 +434,6 @@ def test_a_result_reads_as_in_a_notebook(result: Result, text: str):
 )
 def test_a_wrong_call_is_told(call: ToolCall, said: str):
     assert said in str(environment.misuse(call))
-
-
-def test_the_schema_says_whether_names_live_on():
-    assert "can be used in the next" in str(environment.tool_schema(persistent=True))
-    assert "starts from nothing" in str(environment.tool_schema(persistent=False))
 
 
 @pytest.fixture
