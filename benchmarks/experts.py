@@ -29,6 +29,7 @@ from bough.environments.registry import find
 from bough.environments.tasks import configured, tasks_of
 from bough.types import Task
 from bough.worlds.functions.conversation import MAX_STEPS
+from bough.worlds.web.environment import EXPERTS
 
 FINE = ("won", "lost: ")
 
@@ -150,7 +151,9 @@ async def main() -> None:
     parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
-    options = dict(option.split("=", 1) for option in given.options)
+    options: dict[str, Any] = dict(option.split("=", 1) for option in given.options)
+    if given.environment == "web":
+        options.setdefault("pages", sorted(EXPERTS))
     environment_class = configured(find(given.environment), options)
     if given.environment == "functions":
         functions_in_process.use()
