@@ -37,17 +37,6 @@ def test_inside_a_running_loop_it_returns_results_and_raises_errors():
     assert asyncio.run(notebook()) == 42
 
 
-def test_one_runner_keeps_one_loop_for_all_its_work():
-    async def loop() -> asyncio.AbstractEventLoop:
-        return asyncio.get_running_loop()
-
-    async def notebook() -> bool:
-        with event_loop.LoopRunner() as runner:
-            return runner.run(loop()) is runner.run(loop())
-
-    assert asyncio.run(notebook())
-
-
 def test_an_interrupt_cancels_the_work_and_lets_it_clean_up():
     cleaned_up = []
 
