@@ -26,33 +26,25 @@ class Adapter:
 
     form: str
     about: str
-    # What the extra of its name installs, where that is called otherwise.
-    needs: str = ""
-
-    @property
-    def scheme(self) -> str:
-        return self.form.partition(":")[0]
-
-    @property
-    def package(self) -> str:
-        return self.needs or self.scheme
+    # What the extra of its name installs.
+    package: str
 
     @property
     def problem(self) -> str | None:
         """Why it cannot be used, if it cannot."""
         if find_spec(self.package) is not None:
             return None
-        return f"{self.package} is not installed; run: pip install 'bough[{self.scheme}]'"
+        return f"{self.package} is not installed; run: pip install 'bough[{self.form.partition(':')[0]}]'"
 
 
 ADAPTERS = {
-    adapter.scheme: adapter
+    adapter.form.partition(":")[0]: adapter
     for adapter in (
-        Adapter("gymnasium:ID", "Environments of Gymnasium with text or discrete actions."),
-        Adapter("mcp:COMMAND or URL", "The tools of an MCP server; tasks and their checks come from a file."),
-        Adapter("openenv:URL", "Environments on an OpenEnv server.", needs="websockets"),
-        Adapter("textarena:GAME", "TextArena's games for one player, or for two against a random or a fixed opponent."),
-        Adapter("verifiers:TASKSET", "Tasksets of verifiers, played by one of its harnesses."),
+        Adapter("gymnasium:ID", "Environments of Gymnasium with text or discrete actions.", "gymnasium"),
+        Adapter("mcp:COMMAND or URL", "The tools of an MCP server; tasks and their checks come from a file.", "mcp"),
+        Adapter("openenv:URL", "Environments on an OpenEnv server.", "websockets"),
+        Adapter("textarena:GAME", "TextArena's games for one player, or for two against random moves.", "textarena"),
+        Adapter("verifiers:TASKSET", "Tasksets of verifiers, played by one of its harnesses.", "verifiers"),
     )
 }
 
