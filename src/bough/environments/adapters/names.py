@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -13,7 +13,6 @@ from typing import Any, TypeVar, cast
 
 from pydantic import JsonValue
 
-from bough.chat import actions, tool_calls
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.environments.tools import ToolCallEnvironment
 from bough.errors import InputError, short_repr
@@ -93,27 +92,11 @@ class RemoteToolEnvironment(ToolCallEnvironment):
             offered[name] = {"name": name, "description": description, "parameters": parameters}
         self.tools = tuple({"type": "function", "function": function} for function in offered.values())
 
-    @property
-    def tool_names(self) -> Sequence[str]:
-        return [tool["function"]["name"] for tool in self.tools]
-
     def _too_slow(self, call: ToolCall, limit_s: float) -> Exception:
         return EnvironmentFailedError(f"the server took longer than {limit_s:.3g} s to answer {call.name}")
 
     def timed_out(self) -> Observation | None:
         return None
-
-    def say(self, action: str, thought: str = "") -> str:
-        """`action` may be written as in Python, `price("apple")`; anything else is an answer."""
-        call = actions.read_call(action)
-        if call is None or call.name not in self.tool_names:
-            return tool_calls.write(action, thought)
-        [schema] = [one["function"]["parameters"] for one in self.tools if one["function"]["name"] == call.name]
-        names = dict(enumerate(schema.get("properties", {})))
-        arguments = {
-            names.get(int(key), key) if key.isdecimal() else key: value for key, value in call.arguments.items()
-        }
-        return tool_calls.write(tool_calls.call_text(ToolCall(name=call.name, arguments=arguments)), thought)
 
 
 # Tasks by seed: most other libraries know a task only as the seed of a reset.
