@@ -31,8 +31,8 @@ def tasks(split: str, seed: int) -> Any:
 
 
 def letters(task: bough.Task, base_url: str) -> dict[str, Any]:
-    client = client_of(base_url)
     """Two turns; the reward is the share of the letter e."""
+    client = client_of(base_url)
     messages: list[Any] = [user(str(task.data["opening"]))]
     found = 0.0
     for _ in range(2):
