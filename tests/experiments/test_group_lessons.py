@@ -127,15 +127,6 @@ def test_updates_that_teach_nothing_are_counted_apart(tmp_path: Path, caplog: py
     assert (found.report["updates"], found.report["empty_updates"]) == (0, 4)
     [said] = [one.message for one in caplog.records if "zero variance" in one.message]
     assert said.startswith("16 of 16 groups have zero variance: in 16 of them all attempts failed (try easier tasks")
-    assert "--set group_size=8" in said and not {"--group-size", "--task-pool", "--reset-file"} & set(said.split())
-
-
-def test_advice_against_flat_groups_names_flags_of_evolve():
-    config = GRPOConfig(environment="household", max_steps=1, temperature=0.8)
-    assert list(against_flat(config, "same")) == ["--set temperature=1.2", "--set entropy_coef=0.001"]
-    for kind in ("failed", "succeeded", "equal"):
-        flags = [way for way in against_flat(config, kind) if way.startswith("--")]
-        assert flags and all(way.startswith(("--set ", "--rewards ")) for way in flags)
 
 
 def _killed_at_second_call() -> Any:
