@@ -29,12 +29,10 @@ from bough.commands import table
 from bough.config.base import Config, code_in, code_in_change, translate
 from bough.config.groups import ClusterConfig
 from bough.config.parts import RULE, flattened, is_name, leaves, place_of
-from bough.config.problems import REMOVED
 from bough.config.yaml_file import YamlFile
 from bough.errors import InputError, did_you_mean
 from bough.evaluation.gate import Decision, gate
 from bough.evaluation.results import Results
-from bough.experiments.evolve_settings import without_removed
 
 SHIPPED = Path(__file__).parents[1] / "recipes"
 FILE_NAME = "recipe.yaml"
@@ -314,20 +312,8 @@ NAME = "config.yaml"
 def read_settings(file: Path) -> tuple[str | None, dict[str, Any]]:
     """The command, None if it is unknown, and the settings by their flat names."""
     values = dict(YamlFile.read(file).values)
-    name = values.pop("command", None) or _accepting(values)
+    name = values.pop("command", None)
     return (name, flattened(table.command(name).config, values)) if name in table.names() else (None, values)
-
-
-def _accepting(values: Mapping[str, Any]) -> str | None:
-    """The command that accepts the settings of a file that names none: earlier versions wrote all settings of it."""
-    missing: dict[str, int] = {}
-    for name in (*table.stages(), "doctor"):
-        config = table.command(name).config
-        old = without_removed(values) if name == "evolve" else values
-        found, known = flattened(config, old).keys() - REMOVED.keys(), leaves(config).keys()
-        if "model" in found <= known:
-            missing[name] = len(known - found)
-    return min(missing, key=lambda name: missing[name], default=None)
 
 
 # The gate after an evaluation: keeps the better of two models.

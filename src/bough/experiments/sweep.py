@@ -225,30 +225,26 @@ class Sweep:
             raise InputError(f"{self.folder} is in use by another `bough sweep`; give another --output") from None
 
     def _play_all(self, notify: Notify) -> dict[str, str]:
-        names = {run.folder.name: one for run, one in zip(self.runs, self.variations, strict=True)}
-        done = 0
+        labels = {run.folder.name: one.label for run, one in zip(self.runs, self.variations, strict=True)}
+        done, logs = dict[str, str | None](), self.folder / LOGS
 
         def started(run: Run, number: int) -> None:
-            notify(f"run {number} of {len(self.runs)}: {names[run.folder.name].label}")
+            notify(f"run {number} of {len(self.runs)}: {labels[run.folder.name]}")
 
         def ended(run: Run, failure: str | None) -> None:
-            nonlocal done
-            done += 1
+            done[run.folder.name] = failure
             state = "finished" if failure is None else f"failed: {failure.splitlines()[0]}"
-            notify(f"{names[run.folder.name].label}: {state}; {done} of {plural(len(self.runs), 'run')} done")
+            notify(f"{labels[run.folder.name]}: {state}; {len(done)} of {plural(len(self.runs), 'run')} done")
 
         if self.cluster is not None:
-            return on_cluster(self.runs, self.cluster, self.folder, self.folder / LOGS, started, ended, notify)
-        if self.jobs > 1:
-            return in_processes(self.runs, self.jobs, self.folder / LOGS, started, ended)
-        failed = {}
-        for number, run in enumerate(self.runs, 1):
-            started(run, number)
-            failure = _play_here(run, notify)
-            ended(run, failure)
-            if failure is not None:
-                failed[run.folder.name] = failure
-        return failed
+            on_cluster(self.runs, self.cluster, self.folder, logs, started, ended, notify)
+        elif self.jobs > 1:
+            in_processes(self.runs, self.jobs, logs, started, ended)
+        else:
+            for number, run in enumerate(self.runs, 1):
+                started(run, number)
+                ended(run, _play_here(run, notify))
+        return {name: failure for name in labels if (failure := done.get(name)) is not None}
 
     def rows(self) -> list[SweepRow]:
         """Every evaluation of every combination, from the runs that have finished it."""
