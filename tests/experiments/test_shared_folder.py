@@ -15,7 +15,7 @@ def test_a_node_that_sees_the_files_and_the_lock_can_play_and_others_say_why_not
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"):  # which a worker sets for itself
-        monkeypatch.setenv(name, "")
+        monkeypatch.setenv(name, "1")
     monkeypatch.setattr("torch.set_num_threads", lambda _: None)
     monkeypatch.chdir(tmp_path)
     here = Surroundings.here()

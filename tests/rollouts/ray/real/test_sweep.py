@@ -61,7 +61,7 @@ def processes(folder: Path) -> list[int]:
 def held(sweep: Sweep) -> Iterator[None]:
     """No run can get past its first stage."""
     write_json(sweep.folder / FILE_NAME, {"recipe": "counting"})
-    with sweep.shared.claimed(sweep.stamps[0][0].stamp), sweep.shared.claimed(sweep.stamps[1][0].stamp):
+    with sweep.shared.claimed(sweep.stamps[0][0][1]), sweep.shared.claimed(sweep.stamps[1][0][1]):
         yield
 
 
