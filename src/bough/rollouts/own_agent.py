@@ -13,7 +13,7 @@ import inspect
 import math
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -278,7 +278,6 @@ class _FixedChat:
         *,
         sampling: SamplingConfig | None = None,  # noqa: ARG002
         seed: int | None = None,  # noqa: ARG002
-        on_text: Callable[[str], None] | None = None,  # noqa: ARG002
     ) -> Answer:
         return Answer(Message(role="assistant", content=self.reply), None, "stop")
 
