@@ -33,7 +33,7 @@ def offered(*messages: Message, **more: Any) -> ChatRequest:
 
 
 async def shown(session: Session, request: ChatRequest) -> Message:
-    [(_, reply)] = await session.answer(request)
+    _, reply = await session.answer(request)
     return reply
 
 
@@ -88,7 +88,7 @@ def test_of_two_replies_to_one_prompt_the_one_that_comes_back_is_continued():
 
     async def play(chosen: int) -> None:
         session = session_on(engine := engine_saying(LOOK, SPACED, *["done"] * 3))
-        [one, other] = [reply for _, reply in await session.answer(offered(user("one"), num_choices=2))]
+        one, other = [await shown(session, offered(user("one"))) for _ in range(2)]
         ends = [await shown(session, offered(user("one"), reply, user("two"))) for reply in (one, other)]
         assert [call.parent for call in session.calls] == [None, None, 0, 1]
         await shown(session, offered(user("one"), [one, other][chosen], user("two"), ends[chosen], user("three")))
@@ -103,7 +103,7 @@ def test_of_two_replies_to_one_prompt_the_one_that_comes_back_is_continued():
 def test_replies_that_a_client_cannot_tell_apart_are_one_consistent_history():
     async def play() -> None:
         session = session_on(engine_saying(LOOK, SPACED, "done", "end"))
-        [one, _] = [reply for _, reply in await session.answer(offered(user("one"), num_choices=2))]
+        one, _ = [await shown(session, offered(user("one"))) for _ in range(2)]
         bare = one.model_copy(update={"tool_calls": [call.model_copy(update={"id": None}) for call in one.tool_calls]})
         end = await shown(session, offered(user("one"), bare, user("two")))
         await shown(session, offered(user("one"), one, user("two"), end, user("three")))
@@ -193,9 +193,8 @@ def test_what_a_record_continues_is_true_whatever_a_client_does(seed: int):
         conversations: list[list[Message]] = [[user("one")], [user("one ")]]
         for _ in range(40):
             messages = _changed(draw, draw.choice(conversations))
-            replies = await session.answer(offered(*messages, num_choices=draw.choice([1, 1, 1, 2])))
-            for _, reply in replies:
-                conversations.append([*messages, reply, user(draw.choice(["two", "two\n", "three"]))])
+            _, reply = await session.answer(offered(*messages))
+            conversations.append([*messages, reply, user(draw.choice(["two", "two\n", "three"]))])
             if draw.random() < 0.1:
                 session = replayed(session, engine)
             check(session)
@@ -212,11 +211,10 @@ def test_a_client_that_changes_nothing_continues_the_very_reply_that_it_got(seed
         conversations: list[tuple[list[Message], list[str]]] = [([user("one")], [])]
         for _ in range(40):
             messages, written = draw.choice(conversations)
-            replies = await session.answer(offered(*messages, num_choices=draw.choice([1, 2])))
+            answer, reply = await session.answer(offered(*messages))
             sent = engine.asked[-1]["messages"]
             assert [m.content for m in sent if m.role == "assistant"] == written
-            for answer, reply in replies:
-                conversations.append(([*messages, reply, user("more")], [*written, answer.message.content]))
+            conversations.append(([*messages, reply, user("more")], [*written, answer.message.content]))
         assert all((call.parent is None) is (len(prompt_of(session.calls, call)) == 1) for call in session.calls)
         check(session)
 

@@ -26,7 +26,7 @@ def ask(*contents: str, **more: Any) -> ChatRequest:
 
 
 async def said(session: Session, request: ChatRequest) -> str:
-    [(_, shown)] = await session.answer(request)
+    _, shown = await session.answer(request)
     return shown.content
 
 
@@ -84,17 +84,6 @@ def test_two_ways_on_from_one_call_have_one_parent_and_two_chats():
     asyncio.run(play())
 
 
-def test_several_choices_are_several_calls_with_seeds_of_their_own():
-    async def play() -> None:
-        session = session_on(engine := FakeEngine())
-        replies = await session.answer(ask("one", num_choices=3))
-        assert [shown.content for _, shown in replies] == ["reply 1", "reply 2", "reply 3"]
-        assert parents(session) == [None, None, None]
-        assert len({asked["seed"] for asked in engine.asked}) == 3
-
-    asyncio.run(play())
-
-
 def test_a_seed_depends_on_what_is_asked_and_how_often_but_not_on_what_came_between():
     async def seeds(*questions: str) -> dict[str, list[int]]:
         session = session_on(engine := FakeEngine())
@@ -113,7 +102,7 @@ def test_a_seed_depends_on_what_is_asked_and_how_often_but_not_on_what_came_betw
 def test_a_reply_with_tool_calls_goes_back_to_the_model_as_it_wrote_it():
     async def play() -> None:
         session = session_on(engine := FakeEngine(say=lambda _: f"Well.\n{LOOK}"))
-        [(_, shown)] = await session.answer(ask("one", tools=[TOOL]))
+        _, shown = await session.answer(ask("one", tools=[TOOL]))
         assert shown.content == "Well." and shown.tool_calls[0].name == "look"
         result = Message(role="tool", content="a mug", tool_call_id=shown.tool_calls[0].id)
         await session.answer(ChatRequest([*ask("one").messages, shown, result], tools=[TOOL]))
@@ -129,7 +118,7 @@ def test_the_ids_of_tool_calls_do_not_tell_the_session_s_name():
     async def play() -> None:
         session = session_on(FakeEngine(say=lambda _: LOOK))
         session.name = "5ec7e7"
-        ids = [(await session.answer(ask("one", tools=[TOOL])))[0][1].tool_calls[0].id for _ in range(2)]
+        ids = [(await session.answer(ask("one", tools=[TOOL])))[1].tool_calls[0].id for _ in range(2)]
         assert len(set(ids)) == 2 and not any(session.name in str(one) for one in ids)
 
     asyncio.run(play())
@@ -189,24 +178,14 @@ def test_a_client_that_hangs_up_ends_its_generation_and_nothing_is_recorded():
     asyncio.run(play())
 
 
-def test_more_replies_than_allowed_are_refused():
+def test_more_replies_than_allowed_are_refused_and_requests_in_flight_count():
     async def play() -> None:
         session = session_on(FakeEngine(), max_calls=2)
-        await session.answer(ask("one", num_choices=2))
-        with pytest.raises(RefusedError, match="at most 2 replies"):
-            await session.answer(ask("two"))
+        await session.answer(ask("one"))
+        answers = [session.answer(ask("two")), session.answer(ask("three"))]
+        second, third = await asyncio.gather(*answers, return_exceptions=True)
+        assert isinstance(second, tuple) and isinstance(third, RefusedError) and "at most 2 replies" in str(third)
         assert session.refused == "max_turns" and len(session.calls) == 2
-
-    asyncio.run(play())
-
-
-def test_all_choices_of_requests_in_flight_count():
-    async def play() -> None:
-        session = session_on(FakeEngine(), max_calls=4)
-        answers = [session.answer(ask("one", num_choices=3)), session.answer(ask("two", num_choices=3))]
-        first, second = await asyncio.gather(*answers, return_exceptions=True)
-        assert isinstance(first, list) and isinstance(second, RefusedError) and len(session.calls) == 3
-        await session.answer(ask("three"))
 
     asyncio.run(play())
 
@@ -219,7 +198,7 @@ def test_why_a_model_could_not_answer_is_remembered(error: Exception):
     async def play() -> None:
         session = session_on(FakeEngine(say=fail))
         with pytest.raises(type(error)):
-            await session.answer(ask("one", num_choices=2))
+            await session.answer(ask("one"))
         full = isinstance(error, ContextFullError)
         assert (session.refused, session.failure) == (("context_full", None) if full else (None, error))
 

@@ -30,7 +30,7 @@ from tests.engines.server.test_session import ask
 
 async def main():
     recorder = make_recorder(FakeEngine(), Store(Path(sys.argv[1])))
-    [(_, first)] = await recorder.answer("open", ask("one"))
+    _, first = await recorder.answer("open", ask("one"))
     await recorder.answer("open", ask("one", first.content, "two"))
     print("answered", flush=True)
     await asyncio.sleep(60)
