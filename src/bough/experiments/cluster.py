@@ -147,8 +147,8 @@ class Part:
     def measured(self, members: Mapping[str, Files], final: bool) -> dict[str, Score]:
         """The scores of members on the records for selection, or on those of the last measurement."""
         self._load(members)
-        fitness = self._here.file_fitness
-        return fitness.measured(list(members), fitness.test if final else fitness.selection)
+        records = self._records.test if final else self._records.selection
+        return self._here.file_fitness.measured(list(members), records)
 
     def begin_playing(self, members: Mapping[str, Files], sampling: Mapping[str, SamplingConfig]) -> None:
         """These members are going to play; `end_playing` must come before anything else."""
