@@ -73,7 +73,6 @@ SLOWEST = (
     "report/viewer/test_training_page.py",
     "test_bit_exact.py",
     "engines/local/test_general.py",
-    "curation/test_counterfactual.py",
     "test_model_text.py",
     "engines/local/test_adapters.py",
     "evaluation/test_sequential.py",

@@ -9,7 +9,7 @@ import pytest
 
 from bough.chat.tool_calls import Reply
 from bough.config.groups import LimitsConfig
-from bough.curation.corrections import ACCEPTED, DIFFERENT, SAME, CorrectionsConfig, CorrectionWork, Label, _times
+from bough.curation.corrections import ACCEPTED, DIFFERENT, SAME, CorrectionsConfig, CorrectionWork
 from bough.curation.curate import Curated, curate_corrections
 from bough.curation.source import SourcedTrajectory
 from bough.engines.base import Answer, ContextFullError
@@ -243,13 +243,6 @@ def test_a_label_that_the_agent_ignores_is_trained_a_few_times_in_a_row(times: i
     assert labels == ["1"] * trained + [None] * (5 - trained) + ["2"]
     assert found.records[0].turns[4].trained, "where the agent does follow at last, it is trained"
     assert found.ledgers[1].dropped == ({"repeated_label": 4 - trained} if trained < 4 else {})
-
-
-def test_a_label_that_comes_back_after_another_counts_anew():
-    work = [Label(Message(role="assistant", content=text), text, same) for text, same in (
-        ("a", False), ("a", False), ("b", False), ("a", False), ("a", True), ("a", False), ("a", False),
-    )]  # fmt: skip
-    assert _times(work) == [1, 2, 1, 1, 2, 1, 2]
 
 
 def test_what_does_not_replay_is_labelled_up_to_there():
