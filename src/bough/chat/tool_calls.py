@@ -203,11 +203,6 @@ class CallForm:
     arguments_key: str = "arguments"
     separator: str | None = None
 
-    @property
-    def mark(self) -> str:
-        """What a call begins with; a form without an opening has calls that are a whole reply."""
-        return self.opening or PYTHON_TAG
-
     def split(self, text: str) -> tuple[str, list[ToolCall]]:
         """The text around the calls, and the calls; all of the text where one of them cannot be read."""
         thinking, ended, spoken = text.rpartition(THOUGHT)

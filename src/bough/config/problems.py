@@ -77,7 +77,8 @@ def problems_of(
         # Settings that a validator's message names (see `named`) are flags, unless a file gives one of them.
         names = set(NAMED.findall(finding["msg"]))
         plain = from_flags is None or names & (given - set(from_flags))
-        finding["msg"] = NAMED.sub(lambda name, as_key=plain: name[1] if as_key else flag(name[1]), finding["msg"])
+        for name in names:
+            finding["msg"] = finding["msg"].replace(f"`{name}`", name if plain else flag(name))
         sentence = _sentence(config, leaf, spell(flat if is_flag else key) + inside, finding, spell)
         found.append(f"{(places or {}).get(key, '')}{sentence}")
     return found
