@@ -22,7 +22,7 @@ from bough.config.training import (
     TrainingDataConfig,
     learning_rate_field,
 )
-from bough.curation.advantages import GraphValue, StepFormula, call_advantages, state_call_advantages
+from bough.curation.advantages import StepFormula, call_advantages, state_call_advantages
 from bough.data.base import Sample
 from bough.environments.rubric import score
 from bough.errors import InputError, RowError
@@ -247,7 +247,7 @@ def aggregation_weights(
 
 
 # Settings that have an effect only with advantage state or graph.
-OF_STATES = ("attempt_weight", "state_weight", "discount", "graph_value")
+OF_STATES = ("attempt_weight", "state_weight", "discount")
 # Settings that decide what the examples of a file are.
 OF_EXAMPLES = ("reward", "normalise", "advantage", "step_formula", "averaging", "constant_length", *OF_STATES)
 
@@ -302,10 +302,6 @@ class GRPOConfig(OnlineConfig):
         1.0, ge=0, description="weight of the comparison of steps from one state, with advantage state or graph"
     )
     discount: float = Field(0.95, gt=0, le=1, description="discount of rewards per step, with advantage state or graph")
-    graph_value: GraphValue = Field(
-        "mean",
-        description="value of a state, with advantage graph: the mean over all observed steps from it, or the best one",
-    )
     averaging: Averaging = Field("token_mean", description="how tokens average into the loss")
     constant_length: int | None = Field(None, ge=1, description="the length that averaging constant_length divides by")
     clip_low: float = Field(0.2, ge=0, le=1, description="how far a ratio may fall below 1")
@@ -362,10 +358,6 @@ class GRPOConfig(OnlineConfig):
         given = [name for name in OF_STATES if getattr(self, name) != fields[name].default]
         if given and self.advantage not in ("state", "graph"):
             raise ValueError(f"{named(given)} needs `advantage` state or graph")
-        if self.graph_value == "best" and self.advantage != "graph":
-            raise ValueError("`graph_value` best needs `advantage` graph")
-        if self.graph_value == "best" and self.discount == 1:
-            raise ValueError("`graph_value` best needs a `discount` below 1: a loop with rewards has no best value")
         if not self.attempt_weight and not self.state_weight:
             raise ValueError("`attempt_weight` and `state_weight` are both 0: every advantage would be 0")
         return self
@@ -441,7 +433,6 @@ class GRPO:
                 reward=config.reward,
                 normalise=config.normalise,
                 discount=config.discount,
-                graph_value=config.graph_value,
                 attempt_weight=config.attempt_weight,
                 state_weight=config.state_weight,
             )

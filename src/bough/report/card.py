@@ -219,7 +219,6 @@ REASONS = {
     "more_progress": "made less progress than another attempt at the same task",
     "right_step": "a mistake that a successful attempt avoided at the same point",
     "parting": "the turn where a failure diverged from a success",
-    "counterfactual": "continued from the same state, it succeeded less often",
 }
 # Settings that are always shown; others are shown if they were changed.
 SHOWN = (
