@@ -11,10 +11,9 @@ import bough
 from bough.environments.rubric import score
 from bough.errors import InputError
 from bough.experiments.evolve_settings import EvolveConfig, own_values, trained_by
-from bough.experiments.lessons import GroupLessons, against_flat
+from bough.experiments.lessons import GroupLessons
 from bough.experiments.members import Trainees
-from bough.methods.grpo import GRPOConfig
-from bough.methods.grpo_online import OnlineGRPO
+from bough.methods.grpo import GRPOConfig, OnlineGRPO
 from bough.training.population import PopulationTrainer
 from bough.types import Group
 from tests.commands.letters import WriteLetter, length
@@ -127,15 +126,6 @@ def test_updates_that_teach_nothing_are_counted_apart(tmp_path: Path, caplog: py
     assert (found.report["updates"], found.report["empty_updates"]) == (0, 4)
     [said] = [one.message for one in caplog.records if "zero variance" in one.message]
     assert said.startswith("16 of 16 groups have zero variance: in 16 of them all attempts failed (try easier tasks")
-    assert "--set group_size=8" in said and not {"--group-size", "--task-pool", "--reset-file"} & set(said.split())
-
-
-def test_advice_against_flat_groups_names_flags_of_evolve():
-    config = GRPOConfig(environment="household", max_steps=1, temperature=0.8)
-    assert list(against_flat(config, "same")) == ["--set temperature=1.2", "--set entropy_coef=0.001"]
-    for kind in ("failed", "succeeded", "equal"):
-        flags = [way for way in against_flat(config, kind) if way.startswith("--")]
-        assert flags and all(way.startswith(("--set ", "--rewards ")) for way in flags)
 
 
 def _killed_at_second_call() -> Any:

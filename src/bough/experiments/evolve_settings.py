@@ -219,20 +219,15 @@ class EvolveConfig(ReportConfig):
     @property
     def set_batch_size(self) -> int:
         """The tasks or records of an update before any mutation."""
-        optimizer = trained_by(self, {}).optimizer
-        return optimizer.batch_size * optimizer.gradient_accumulation_steps
+        return trained_by(self, {}).optimizer.batch_size
 
     @property
     def largest_batch_size(self) -> int:
         """The most tasks or records that an update of any member can have."""
-        ranges: dict[str, Any] = dict(self.mutation.mutate)
-        most = {
-            name: int(value["max"] if isinstance(value, Mapping) else max(value))
-            for name, value in ranges.items()
-            if name in ("batch_size", "gradient_accumulation_steps")
-        }
-        optimizer = trained_by(self, most).optimizer
-        return max(self.set_batch_size, optimizer.batch_size * optimizer.gradient_accumulation_steps)
+        sizes: Any = self.mutation.mutate.get("batch_size")
+        if sizes is None:
+            return self.set_batch_size
+        return max(self.set_batch_size, int(sizes["max"] if isinstance(sizes, Mapping) else max(sizes)))
 
     @property
     def metric(self) -> str:
@@ -335,11 +330,11 @@ DEFAULTS = {"lr_scheduler": "constant", "warmup_ratio": 0.0}
 OF_THE_RUN = {
     *("model", "train_file", "eval_file", "output_dir", "resume", "overwrite", "seed", "num_epochs", "max_steps"),
     *("save_steps", "save_total_limit", "eval_steps", "early_stopping_patience", "save_best_model"),
-    *("logging_steps", "report_to", "wandb_project", "as_json", "precompute_reference", "adapter"),
+    *("logging_steps", "report_to", "wandb_project", "as_json", "adapter"),
     *("rewards", "reward_timeout_s"),
 }
 # Parts of online training that belong to `bough evolve` too; of its rollouts a member has the size of its groups.
-PARTS_OF_THE_RUN = ("environment", "sampler", "held_out", "watch", "limits", "rollouts", "cluster")
+PARTS_OF_THE_RUN = ("environment", "sampler", "held_out", "limits", "rollouts", "cluster")
 OF_A_MEMBER = "group_size"
 # Of the settings that may be set, those that all members must share: data, base model, machine.
 SHARED_PARTS = ("data", "calls", "machine", "curriculum")
@@ -406,8 +401,6 @@ def _no_member(config: TrainingConfig) -> str | None:
         return "fp16, shard and compile cannot be used with a population"
     if isinstance(config, DPOConfig) and config.loss_type == "kto":
         return "loss_type kto cannot be evolved: its records are compared with each other, not one by one"
-    if isinstance(config, GRPOConfig) and config.entropy_floor is not None:
-        return "entropy_floor cannot be used with a population; entropy_coef alone can"
     return None
 
 

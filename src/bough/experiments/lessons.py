@@ -5,27 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from bough.chat.builder import CallBuilder
 from bough.config.training import TrainingConfig
 from bough.environments.rubric import Rubric
 from bough.errors import RowError
-from bough.experiments.evolve_settings import EvolveConfig, Mixer, trained_by
+from bough.experiments.evolve_settings import EvolveConfig, Mixer
 from bough.experiments.players import Players
 from bough.files import derived_seed, json_digest
 from bough.ledger import Ledger
-from bough.methods.grpo import GRPOConfig
-from bough.methods.grpo_online import OnlineGRPO
+from bough.methods.grpo import GRPOConfig, OnlineGRPO
 from bough.online.gather import FlatGroups
-from bough.online.method import FlatKind, GroupExample
 from bough.online.player import LostError
 from bough.rollouts.agents import ModelAgent
 from bough.rollouts.collect import Tally, collect
 from bough.rollouts.runner import Attempt, LocalRunner, attempts
-from bough.training.method import CallSource, Example
+from bough.training.method import CallSource, Example, GroupExample
 from bough.training.plan import PlannedSource
 from bough.types import Group, Task, Trajectory
 
@@ -80,12 +77,10 @@ class _Mixed:
     """The records of several files, each in an order of its own."""
 
     def __init__(self, examples: Mapping[str, Sequence[Example]], pupil: Pupil, seed: int) -> None:
-        optimizer = pupil.config.optimizer
-        self.size = optimizer.batch_size * optimizer.gradient_accumulation_steps
+        self.size = pupil.config.optimizer.batch_size
         self.mixer = Mixer(pupil.mixture)
-        one = {"batch_size": 1, "gradient_accumulation_steps": 1}
         self.files = {
-            name: _Plain(own, pupil.config, derived_seed(seed, name), **one) for name, own in examples.items()
+            name: _Plain(own, pupil.config, derived_seed(seed, name), batch_size=1) for name, own in examples.items()
         }
 
     def batch(self, step: int) -> Sequence[Example]:
@@ -108,9 +103,7 @@ class GroupLessons:
     def __init__(self, config: EvolveConfig, players: Players, builder: CallBuilder) -> None:
         self.config, self.players, self.builder, self.tokens = config, players, builder, 0
         self._rubrics: dict[str, Rubric] = {}
-        base = trained_by(config, {})
-        assert isinstance(base, GRPOConfig)
-        self.flat = FlatGroups(partial(against_flat, base))
+        self.flat = FlatGroups()
 
     def batches(self, pupils: Mapping[str, Pupil], update: int) -> dict[str, Sequence[Example]]:
         settings = {name: _grpo(pupil) for name, pupil in pupils.items()}
@@ -130,7 +123,7 @@ class GroupLessons:
     ) -> dict[str, list[Group]]:
         seed = derived_seed(self.config.seed, f"update {update}")
         wanted = {
-            name: list(attempts(self._tasks(update, _batch_size(own)), own.rollouts.group_size, seed))
+            name: list(attempts(self._tasks(update, own.optimizer.batch_size), own.rollouts.group_size, seed))
             for name, own in settings.items()
         }
         count = self.players.counting(sum(map(len, wanted.values())))
@@ -203,30 +196,3 @@ Lessons = RecordLessons | GroupLessons
 def _grpo(pupil: Pupil) -> GRPOConfig:
     assert isinstance(pupil.config, GRPOConfig)
     return pupil.config
-
-
-def _batch_size(config: GRPOConfig) -> int:
-    return config.optimizer.batch_size * config.optimizer.gradient_accumulation_steps
-
-
-def against_flat(config: GRPOConfig, kind: FlatKind) -> Iterator[str]:
-    """What to try where groups teach members nothing, in the flags of `bough evolve`.
-
-    There `--temperature` is that of the measurement; what members sample their groups with is in `--set`.
-    """
-    if kind == "same":
-        yield f"--set temperature={1.5 * config.sampling.temperature:g}"
-        if not config.entropy_coef:
-            yield "--set entropy_coef=0.001"
-        return
-    if kind == "succeeded":
-        yield "harder tasks"
-        if config.advantage not in ("state", "graph"):
-            yield "--set advantage=state, which also compares the steps of attempts that all succeed"
-        if not config.rewards:
-            yield "--rewards with a part for shorter episodes, such as steps=0.5"
-        return
-    yield "easier tasks"
-    if not config.rewards:
-        yield "--rewards with a part for progress, such as progress=0.5"
-    yield f"--set group_size={2 * config.rollouts.group_size}"

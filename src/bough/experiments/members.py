@@ -26,15 +26,14 @@ from bough.experiments.players import Players
 from bough.files import derived_seed
 from bough.ledger import Mean, add_metrics
 from bough.methods.dpo import DPO, DPOConfig
-from bough.methods.grpo import GRPOConfig
-from bough.methods.grpo_online import OnlineGRPO
+from bough.methods.grpo import GRPOConfig, OnlineGRPO
 from bough.methods.sft import SFT, SFTConfig
 from bough.policy.adapters import load_named, lora
+from bough.policy.head import coefficient
 from bough.policy.load import base_and_adapter, load_model
 from bough.policy.policy import Policy
 from bough.policy.population import Population
 from bough.policy.processes import Processes, return_freed_memory
-from bough.policy.routing import coefficient
 from bough.training.method import Data, Example, Examples, Loss, Method
 from bough.training.optimizer import OptimizerState
 from bough.training.plan import choose_budget, training_bytes
@@ -304,7 +303,6 @@ class _Recorder:
     def __init__(self, method: Method[Any]) -> None:
         self.method = method
         self.needs_reference = method.needs_reference
-        self.precompute_reference = False
         self.temperature = method.temperature
         self.metrics: dict[str, dict[str, Mean]] = {}
         self._place: dict[int, str] = {}

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bough.methods.teacher import distill
 
 from bough.methods.distill import DistillConfig
 from bough.methods.grpo import train_grpo
-from bough.methods.teacher import distill
 from bough.online.cluster import VersionedRunner
 from bough.rollouts.ray_pool import Place
 from bough.rollouts.runner import Attempt, Images
