@@ -11,8 +11,8 @@ import bough
 from bough.environments.rubric import score
 from bough.errors import InputError
 from bough.experiments.evolve_settings import EvolveConfig, own_values, trained_by
-from bough.experiments.lessons import GroupLessons
 from bough.experiments.members import Trainees
+from bough.experiments.playing import GroupLessons
 from bough.methods.grpo import GRPOConfig, OnlineGRPO
 from bough.training.population import PopulationTrainer
 from bough.types import Group
@@ -142,14 +142,14 @@ def _killed_at_second_call() -> Any:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"environment": ""}, "environment is required for grpo"),
-        ({"train_file": "a.jsonl"}, "leave out train_file"),
+        ({"environment": ""}, "it needs an environment, and no train_file"),
+        ({"train_file": "a.jsonl"}, "it needs an environment, and no train_file"),
         ({"set": {"max_turns": 3}}, "max_turns cannot be set for members"),
         ({"set": {"engine": "vllm"}}, "engine cannot be set for members"),
         ({"mutate": {"max_new_tokens": "2..8"}}, "max_new_tokens must be the same for all members"),
-        ({"mutate": {"rewards.steps": "0..1"}}, "rewards.steps is not the weight of a reward"),
+        ({"mutate": {"rewards.steps": "0..1"}}, "rewards.steps is not a setting of grpo"),
         ({"mutate": {"clip_high": "-1..0.5"}}, "clip_high=-1.0 is not possible"),
-        ({"mutate": {"group_size": "2.2..2.8"}}, "group_size is a whole number; its range cannot be 2.2..2.8"),
+        ({"mutate": {"group_size": "2.2..2.8"}}, "group_size is a whole number; it cannot be 2.2 or 2.8"),
         ({"mutate": {"rewards.steps": ["a", 1]}, "rewards": {"steps": 1}}, "rewards.steps=a is not possible"),
     ],
 )
