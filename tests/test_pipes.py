@@ -17,7 +17,7 @@ from bough.engines.vllm import adapter_rank
 from bough.environments.rewards import _read_rubric as read_rubric
 from bough.errors import InputError
 from bough.experiments.cluster import read_files
-from bough.methods.example_store import FILES, SUMMARY, read_summary
+from bough.methods.examples import FILES, SUMMARY, read_summary
 from bough.models.resolve import file_digest
 from bough.online.files import BatchFile, Stamp
 from bough.online.source import SharedSource

@@ -16,7 +16,7 @@ from bough.ledger import plural
 NAMED = re.compile(r"`(\w+)`")
 # Settings of earlier versions, and why they went.
 REMOVED = dict.fromkeys(
-    ("watch_drop", "watch_growth", "watch_entropy"), "the watch has fixed limits; --no-watch turns it off"
+    ("watch_drop", "watch_growth", "watch_entropy", "watch_kl"), "the watch has fixed limits; --no-watch turns it off"
 )
 RULES = {
     "int": "it must be a whole number",
