@@ -30,20 +30,10 @@ def test_an_answer_that_calls_share_is_predicted_once():
     assert sorted(found) == [(2, 3), (3, 4), (3, 5)]
 
 
-def test_calls_of_different_temperatures_share_what_is_read_but_no_prediction():
-    calls = [call([1, 2], [3, 4]), call([1, 2], [3, 5]), call([1, 2], [3, 4])]
-    (row,) = tree_rows(calls, budget=100, temperatures=[0.5, 0.5, 2.0])
-    assert row.tokens.tolist() == [1, 2, 3]
-    found = zip(row.tokens[row.predictors_M].tolist(), row.targets_M.tolist(), row.temperature_M.tolist(), strict=True)
-    assert sorted(found) == [(2, 3, 0.5), (2, 3, 2.0), (3, 4, 0.5), (3, 4, 2.0), (3, 5, 0.5)]
-    assert row.temperature_M[row.index_N].tolist() == [0.5, 0.5, 0.5, 0.5, 2.0, 2.0]
-
-
 @settings(deadline=None)
-@given(call_sets(), st.integers(1, 40), st.sampled_from([tree_rows, plain_rows]), st.data())
-def test_rows_hold_every_answer_once(calls, budget, make, data):
-    heats = data.draw(st.none() | st.lists(st.sampled_from([0.5, 1, 2]), min_size=len(calls), max_size=len(calls)))
-    rows = make(calls, budget, heats)
+@given(call_sets(), st.integers(1, 40), st.sampled_from([tree_rows, plain_rows]))
+def test_rows_hold_every_answer_once(calls, budget, make):
+    rows = make(calls, budget)
     assert sorted(c for row in rows for c in row.calls) == list(range(len(calls)))
     for row in rows:
         assert row.tokens.size <= budget or len(row.calls) == 1
@@ -52,11 +42,6 @@ def test_rows_hold_every_answer_once(calls, budget, make, data):
         before = np.split(row.tokens.ravel()[row.predictors_M][row.index_N], np.cumsum(row.lengths)[:-1])
         expected = [[calls[c].prompt_ids[-1], *calls[c].completion_ids[:-1]] for c in row.calls]
         assert [ids.tolist() for ids in before] == expected
-        if heats is None:
-            assert row.temperature_M is None
-        else:
-            sampled_at = np.repeat([heats[c] for c in row.calls], row.lengths)
-            assert row.temperature_M[row.index_N].tolist() == sampled_at.tolist()
 
 
 def test_plain_rows_pad_at_the_end():

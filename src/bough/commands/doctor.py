@@ -17,11 +17,10 @@ from bough.commands.table import Command
 from bough.config.keywords import make_config, settings_of
 from bough.config.run_folder import RunDir
 from bough.data.transcript import coloured
-from bough.environments.check import CheckReport, EnvCheckConfig
+from bough.environments.check import CheckReport, EnvCheckConfig, check_configured
 from bough.files import write_json
 from bough.ledger import plural
 from bough.policy.load import load_call_builder
-from bough.rollouts.own_agent import check_configured
 from bough.terminal import console
 from bough.types import Call
 

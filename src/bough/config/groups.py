@@ -171,7 +171,7 @@ RewardWeights = Annotated[dict[str, Weight], BeforeValidator(_pairs), AfterValid
 # What help says of the settings of rewards.
 REWARDS = (
     "rewards and their weights, as outcome=1 tool_call=1 'overlong={weight: 1, max_length: 4096}': "
-    "outcome, progress, steps, format, mistakes, tool_call, overlong, judge, judge_ranking, module:function or "
+    "outcome, progress, steps, format, mistakes, tool_call, overlong, judge, module:function or "
     "path/to/file.py:function "
     "(default: the environment's own reward)"
 )
@@ -231,16 +231,13 @@ class ClusterConfig(Config):
 
     @model_validator(mode="after")
     def _needs_a_cluster(self) -> Self:
-        given = [
-            name for name in self._only_with_a_cluster() if getattr(self, name) != type(self).model_fields[name].default
-        ]
+        fields = type(self).model_fields
+        only = [name for name in fields if name not in ("address", "timeout_s")]
+        given = [name for name in only if getattr(self, name) != fields[name].default]
         if self.address is None and given:
             needs = "needs" if len(given) == 1 else "need"
             raise ValueError(f"{named(given, ' and ')} {needs} `cluster`: auto or HOST:PORT")
         return self
-
-    def _only_with_a_cluster(self) -> list[str]:
-        return [name for name in type(self).model_fields if name not in ("address", "timeout_s")]
 
 
 class OnlineClusterConfig(ClusterConfig):

@@ -140,7 +140,7 @@ class TemperatureAgents:
         sampling, held_out = config.sampling, config.held_out
         self._engines = {
             temperature: TemplateEngine(tokens, template, sampling.model_copy(update={"temperature": temperature}))
-            for temperature in {*sampling.all_temperatures, held_out.temperature}
+            for temperature in {sampling.temperature, held_out.temperature}
         }
 
     def __call__(self, attempt: Attempt, tokens: TokenEngine | None = None) -> ModelAgent:
@@ -232,10 +232,6 @@ class MeteredEngine:
     @property
     def policy(self) -> str:
         return self._engine.policy
-
-    @property
-    def streams(self) -> bool:
-        return bool(getattr(self._engine, "streams", False))
 
     async def generate(self, episode: str, prompt_ids: list[int], **asked: Any) -> Generated:
         self._meter.request()

@@ -23,7 +23,6 @@ from bough.terminal import console
 INSTALL = "pip install 'bough[ray]'"
 # A head node that does not answer for this long is not there; Ray itself would wait for minutes.
 REACH_S = 3.0
-UNIMPLEMENTED = 12  # gRPC's code for a server that has other services than the one asked for
 LOOPBACK = ("127.0.0.1:", "[::1]:")
 # What makes Ray listen on the loopback address. It is meant for systems with a firewall that asks the user.
 CLUSTERS_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
@@ -31,16 +30,6 @@ CLUSTERS_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 class ClusterLostError(BoughError):
     """The cluster has not had a single worker for too long."""
-
-
-class StartsFailedError(ClusterLostError):
-    """No worker survives its start."""
-
-    def __init__(self, count: int, error: Exception) -> None:
-        super().__init__(
-            f"workers die while they start, {count} in a row: {error}. Often it is too little memory: lower --workers. "
-            "Ray's logs say more, in /tmp/ray/session_latest/logs on the node"
-        )
 
 
 @contextmanager
@@ -109,7 +98,7 @@ def _connect(ray: Any, address: str) -> None:
     named = os.environ.get("RAY_ADDRESS", "") if address == AUTO else address
     try:
         if ADDRESS.fullmatch(named):
-            _reach(ray, named)
+            _reach(named)
         if named:
             ray.init(address=address, **quiet)
         elif (found := _cluster_here(ray)) is not None:
@@ -133,10 +122,10 @@ def _connect(ray: Any, address: str) -> None:
 
 
 def check_address(address: str) -> None:
-    """BoughError unless a Ray cluster answers at the address; `auto` is not checked."""
+    """BoughError unless something listens at the address; `auto` is not checked."""
     if ADDRESS.fullmatch(address):
         try:
-            _reach(import_ray(), address)
+            _reach(address)
         except ConnectionError as error:
             raise _no_answer(address, address, error) from error
 
@@ -144,7 +133,8 @@ def check_address(address: str) -> None:
 def _no_answer(address: str, named: str, error: Exception) -> BoughError:
     return BoughError(
         f"--cluster {address}: the Ray cluster at {named} does not answer; check that `ray status` "
-        f"works on this machine{_token_hint()} ({_first_line(error)})"
+        "works on this machine, with the head node's RAY_AUTH_MODE and ~/.ray/auth_token if the cluster asks for a "
+        f"token ({_first_line(error)})"
     )
 
 
@@ -190,37 +180,13 @@ def _check_same(address: str, connected_to: str) -> None:
         )
 
 
-def _reach(ray: Any, address: str) -> None:
-    """ConnectionError unless the head node of a Ray cluster answers at an address HOST:PORT.
-
-    In a thread: looking up a name and Ray's own question have no time limit that could be set.
-    """
+def _reach(address: str) -> None:
+    """ConnectionError unless something listens at an address HOST:PORT."""
     host, _, port = address.rpartition(":")
-    problems: list[str] = []
-
-    def ask() -> None:
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
-        except (OSError, OverflowError) as error:
-            problems.append(f"nothing listens there: {error}")
-            return
-        try:
-            ray._raylet.GcsClient(address=address)
-        except Exception as error:  # all but this one, such as a missing token, is said better on connecting
-            if getattr(error, "rpc_code", None) == UNIMPLEMENTED:
-                problems.append("what listens there is not the head node of a Ray cluster")
-
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(REACH_S)
-    if problems or asking.is_alive():
-        raise ConnectionError(problems[0] if problems else f"no answer in {REACH_S:g} s")
-
-
-def _token_hint() -> str:
-    if os.environ.get("RAY_AUTH_MODE") == "token":
-        return "; the token in ~/.ray/auth_token must be that of the head node"
-    return "; if the cluster asks for a token, set RAY_AUTH_MODE=token"
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(f"nothing listens there: {error}") from None
 
 
 def num_cpus() -> int:
@@ -312,86 +278,37 @@ def _room(node: Resources, gpus: float) -> int:
     return min(by_cpu, by_gpu)
 
 
-# The GPU that the driver trains on, taken from Ray so that no worker is put on it.
-# Ray counts the GPUs of its nodes, and does not know of a driver that uses one of them.
+# The GPU that the driver trains on, taken from Ray so that no worker is put on it. Ray counts the GPUs of its nodes,
+# and does not know of a driver that uses one of them.
 
 # A GPU that Ray has not given after this long is used by others.
 HOLD_S = 30.0
 
 
 class _Holder:
-    """An actor that only has a GPU, or a part of one."""
+    """An actor that only has a GPU."""
 
-    def gpus(self) -> list[str]:
-        return [str(one) for one in import_ray().get_runtime_context().get_accelerator_ids()["GPU"]]
-
-
-def driver_share(config: ClusterConfig, gpus: float) -> float:
-    """What the driver gets of its GPU, in a cluster with this many of them.
-
-    That is a whole GPU, or a part as large as a worker's where workers share GPUs. It is nothing where the
-    workers that the settings ask for need all GPUs.
-    """
-    if not config.gpus_per_worker:  # workers take what is left, or none
-        return 1.0
-    share = min(config.gpus_per_worker, 1.0)
-    left = gpus - (config.workers or 1) * config.gpus_per_worker
-    return share if left >= share - 1e-9 else 0.0
+    def ready(self) -> None:
+        pass
 
 
 @contextmanager
-def held_gpu(config: ClusterConfig, index: int, say: Callable[[str], None]) -> Iterator[float]:
-    """Takes the GPU with this index for this process; yields how much of it. What was chosen is said."""
+def held_gpu(say: Callable[[str], None]) -> Iterator[float]:
+    """Takes a GPU of this machine from Ray, the first that is free; yields how many it has."""
     ray = import_ray()
-    node, resources = ray.get_runtime_context().get_node_id(), nodes_by_id()
-    here = resources.get(node, {}).get("GPU", 0)
-    if not here:  # Ray has no GPU of this machine, so no worker can be put on it
+    node = ray.get_runtime_context().get_node_id()
+    if not nodes_by_id().get(node, {}).get("GPU", 0):  # Ray has no GPU of this machine, so no worker is put on it
         yield 0.0
         return
-    name, share = _name(index), driver_share(config, sum(one.get("GPU", 0) for one in resources.values()))
-    if not share:
-        say(f"training runs on GPU {name} of this machine, which Ray also gives to workers: they need all GPUs")
-        yield 0.0
-        return
-    holder = _hold(ray, node, share, name, most=int(here / share + 1e-9))
-    if holder is None:
-        say(f"training runs on GPU {name} of this machine, which others use through Ray: `ray status` shows how much")
-    elif share < 1:
-        say(f"training runs on GPU {name} of this machine beside workers, and counts as {share:g} GPUs")
-    else:
-        say(f"training runs on GPU {name} of this machine; workers use other GPUs, or CPUs")
+    here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
+    holder = ray.remote(_Holder).options(num_cpus=0, num_gpus=1, scheduling_strategy=here).remote()
+    held = 1.0
     try:
-        yield share
+        ray.get(holder.ready.remote(), timeout=HOLD_S)
+    except ray.exceptions.RayError:
+        held = 0.0
+        say("training runs on a GPU of this machine that others use through Ray: `ray status` shows how much")
+    try:
+        yield held
     finally:
-        if holder is not None:
-            ray.kill(holder)
-
-
-def _hold(ray: Any, node: str, share: float, name: str, most: int) -> Any:
-    """An actor that has the GPU of this name. Ray chooses GPUs itself, so up to `most` actors are tried.
-
-    Where names cannot be compared it has any GPU of the node, so that their number is right. None where all are used.
-    """
-    strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
-    remote = ray.remote(_Holder).options(num_cpus=0, num_gpus=share, max_restarts=0, scheduling_strategy=strategy)
-    tried, kept = [], None
-    for _ in range(most):
-        tried.append(remote.remote())
-        try:
-            names = ray.get(tried[-1].gpus.remote(), timeout=HOLD_S)
-        except ray.exceptions.RayError:
-            break
-        if name in names:
-            kept = tried[-1]
-            break
-        kept = kept or tried[-1]
-    for one in tried:
-        if one is not kept:
-            ray.kill(one)
-    return kept
-
-
-def _name(index: int) -> str:
-    """The name of a GPU on its machine. This process may see only some of them."""
-    seen = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    return seen[index] if index < len(seen) else str(index)
+        ray.kill(holder)

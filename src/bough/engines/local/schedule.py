@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -32,9 +32,8 @@ SPARE = 4  # a character cut at the edge of a window of text shows as up to this
 class Request:
     """A call: what was asked, and what was drawn so far. `limit` bounds the tokens of prompt and answer together.
 
-    `future` receives the outcome and `on_tokens` the tokens before it, as they are drawn; `given_up`
-    is set by a caller who no longer waits. `adapter` names the adapter it is computed with; the
-    policy as it is has the empty name.
+    `future` receives the outcome; `given_up` is set by a caller who no longer waits. `adapter` names the
+    adapter it is computed with; the policy as it is has the empty name.
     """
 
     episode: Hashable
@@ -46,7 +45,6 @@ class Request:
     tokenizer: Any = None  # for stop texts
     adapter: str = ""
     future: asyncio.Future[Generated] | None = None
-    on_tokens: Callable[[list[int]], None] | None = None
     completion_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     given_up: bool = False
@@ -80,7 +78,6 @@ class Request:
                 "perhaps by too high a learning rate"
             )
         finish: Finish | None = None
-        before = len(self.completion_ids)
         for token, logprob in drawn:
             self.completion_ids.append(token)
             self.logprobs.append(logprob)
@@ -90,28 +87,19 @@ class Request:
             if len(self.prompt_ids) + len(self.completion_ids) >= self.most:
                 finish = "length"
                 break
-        if self.on_tokens is not None:
-            self.on_tokens(self.completion_ids[before:])
         if finish is None:
             return None
         temperature = self.sampling.temperature or 1.0
         return Generated(self.completion_ids, self.logprobs, finish, logprobs_temperature=temperature)
 
     def _ends_with_stop_text(self) -> bool:
-        """Whether the newest token completed a stop text. The answer keeps that token, whole: ids and text agree.
-
-        Only the tail is decoded, long enough for the longest text and the newest token.
-        """
+        """Whether the newest token completed a stop text. The answer keeps that token, whole: ids and text agree."""
         stops = [text for text in self.sampling.stop if text]
         if not stops:
             return False
-        ids, longest = self.completion_ids, max(map(len, stops))
-        newest = len(self.tokenizer.decode(ids[-1:]))
-        window = longest + SPARE
-        tail = self.tokenizer.decode(ids[-window:])
-        while len(tail) < longest + newest + SPARE and window < len(ids):
-            window *= 2
-            tail = self.tokenizer.decode(ids[-window:])
+        # A character has at most four tokens, one for each of its bytes.
+        window = 4 * (max(map(len, stops)) + SPARE)
+        tail = self.tokenizer.decode(self.completion_ids[-window:])
         return any(text in tail for text in stops)
 
 
@@ -125,23 +113,23 @@ def settle(outcomes: Iterable[tuple[Request, Outcome]]) -> None:
 
     A call wakes the loop's thread, which then takes the interpreter from this one.
     """
+
+    def deliver(mine: list[tuple[asyncio.Future[Generated], Outcome]]) -> None:
+        for future, outcome in mine:
+            if future.done():
+                continue
+            if isinstance(outcome, BaseException):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Generated], Outcome]]] = {}
     for request, outcome in outcomes:
         if request.future is not None:
             by_loop.setdefault(request.future.get_loop(), []).append((request.future, outcome))
     for loop, mine in by_loop.items():
         if not loop.is_closed():  # else it has no waiter
-            loop.call_soon_threadsafe(_settle, mine)
-
-
-def _settle(outcomes: list[tuple[asyncio.Future[Generated], Outcome]]) -> None:
-    for future, outcome in outcomes:
-        if future.done():
-            continue
-        if isinstance(outcome, BaseException):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
+            loop.call_soon_threadsafe(deliver, mine)
 
 
 @dataclass(eq=False)
@@ -176,12 +164,8 @@ class Span:
 
 
 class SpanRunner(Protocol):
-    """Computes spans, of prompts at most `chunk` tokens at once.
+    """Computes spans, of prompts at most `chunk` tokens at once."""
 
-    One that does not mix reads prompts separately from draws, preferably many together.
-    """
-
-    mixes: bool
     chunk: int
 
     def run(self, spans: Sequence[Span]) -> Sequence[Sequence[tuple[int, float]]]:
@@ -206,10 +190,6 @@ class Store(Protocol):
         With `soon`, once the prompt that is being read is there.
         """
         return length
-
-    def mark(self, resident: Resident, length: int) -> None:  # noqa: ARG002
-        """A history that was cut back, though not to `length`, may be wanted from there again."""
-        return
 
     def own(self, resident: Resident, begin: int) -> None:  # noqa: ARG002
         """Lets the resident write from token `begin` on without changing what others hold."""
@@ -237,6 +217,18 @@ class Scheduler:
 
     def running(self) -> Iterator[Resident]:
         return (resident for resident in self.residents.values() if resident.request is not None)
+
+    def requests(self) -> list[Request]:
+        """All calls, running and waiting."""
+        return [*(one.request for one in self.running() if one.request), *self.waiting]
+
+    def forget_the_given_up(self) -> None:
+        """Callers who no longer wait leave."""
+        if any(request.given_up for request in self.waiting):
+            self.waiting = deque(request for request in self.waiting if not request.given_up)
+        for resident in list(self.running()):
+            if resident.request and resident.request.given_up:
+                self.leave(resident)
 
     def admit(self) -> None:
         """Lets in who can run now, oldest first."""
@@ -288,7 +280,8 @@ class Scheduler:
         """Forgets an episode."""
         resident = self.residents.pop(episode, None)
         if resident is not None:
-            self._free(resident)
+            self.spent -= resident.capacity
+            self.store.free(resident)
 
     def _enter(self, request: Request) -> bool:
         resident = self.residents.get(request.episode) or Resident(age=self._age, adapter=request.adapter)
@@ -310,8 +303,6 @@ class Scheduler:
             resident.ids += request.prompt_ids[known:shared]
             self.num_shared += shared - known
         self.store.own(resident, len(resident.ids))
-        if len(resident.ids) < common:
-            self.store.mark(resident, common)
         self.num_prefilled += len(request.prompt_ids) - len(resident.ids)
         resident.request = request
         self.residents[request.episode] = resident
@@ -365,7 +356,3 @@ class Scheduler:
                 if length == most:
                     break
         return best, length if best else 0
-
-    def _free(self, resident: Resident) -> None:
-        self.spent -= resident.capacity
-        self.store.free(resident)

@@ -23,7 +23,7 @@ from bough.errors import InputError, did_you_mean
 from bough.types import Task, ToolCall
 from bough.worlds.web import browser
 from bough.worlds.web.actions import SIGNATURES, Action, Line, Parameter, Signature, UnknownActionError, bind, render
-from bough.worlds.web.experts import clicking, drawing, filling, moving, posts, puzzles, reading, words, writing
+from bough.worlds.web.experts import clicking, filling, reading
 from bough.worlds.web.experts.scene import Advice, Expert, Scene
 from bough.worlds.web.page import ENOUGH, ActionRefusedError, Page, Pool, View, all_pages, html_folder, text_pages
 from bough.worlds.web.setup import setup
@@ -260,8 +260,7 @@ def as_command(call: ToolCall, lines: Iterable[Line]) -> str:
     selectors = {line.number: line.selector for line in lines if line.number}
     signature = SIGNATURES[call.name]
     arguments = {}
-    for key, value in call.arguments.items():
-        parameter = signature.parameters[int(key)] if key.isdecimal() else _named(signature, key)
+    for parameter, value in zip(signature.parameters, call.arguments.values(), strict=False):
         if parameter.kind == "element":
             value = selectors[int(str(value))]
         arguments[_command_name(parameter)] = value
@@ -281,17 +280,9 @@ def _command_name(parameter: Parameter) -> str:
     return "selector" if parameter.name == "element" else parameter.name
 
 
-def _named(signature: Signature, name: str) -> Parameter:
-    return next(parameter for parameter in signature.parameters if parameter.name == name)
-
-
 # The expert: one function for each page, by name.
 
-EXPERTS: dict[str, Expert] = {
-    page: expert
-    for module in (clicking, filling, reading, puzzles, posts, words, writing, moving, drawing)
-    for page, expert in module.EXPERTS.items()
-}
+EXPERTS: dict[str, Expert] = {**clicking.EXPERTS, **filling.EXPERTS, **reading.EXPERTS}
 
 
 def advise(page: str, view: View, history: Sequence[Action], seen: Sequence[View] = ()) -> Advice | None:
