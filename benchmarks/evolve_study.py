@@ -45,7 +45,6 @@ from bough.config.groups import key_values
 from bough.experiments.evolve import evolve
 from bough.experiments.evolve_settings import EvolveConfig
 from bough.files import write_atomically, write_json
-from bough.terminal.tables import MembersProgress
 
 INTERRUPTED = 130  # as shells say it
 ARMS = ("evolve", "fixed", "random", "halving")
@@ -118,8 +117,7 @@ class Study:
             return
         budget = expected_budget(world, self._demonstrations(seed))
         config = arm_config(arm, world, seed, budget, folder / "run", **data)
-        with MembersProgress(None if config.population.halving else config.population.generations) as progress:
-            found = evolve(config, notify=lambda line: print(line, file=sys.stderr, flush=True), watch=progress)
+        found = evolve(config, notify=lambda line: print(line, file=sys.stderr, flush=True))
         release()
         tasks = {"tasks": world.test_tasks, "split": "unseen", "seed": seed, "concurrency": world.concurrency}
         bough.evaluate(found.weights, world.environment, output=folder / "evaluation", **tasks, **world.play)

@@ -14,13 +14,12 @@ import asyncio
 import platform
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
 from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from benchmarks import functions_in_process, web_losses
+from benchmarks import web_losses
 from benchmarks.random_states import random_state
 
 from bough.environments.base import Environment
@@ -28,7 +27,7 @@ from bough.environments.isolated import Isolated, shut_down
 from bough.environments.registry import find
 from bough.environments.tasks import configured, tasks_of
 from bough.types import Task
-from bough.worlds.functions.conversation import MAX_STEPS
+from bough.worlds.web.environment import EXPERTS
 
 FINE = ("won", "lost: ")
 
@@ -76,70 +75,11 @@ async def lost(environment: Isolated, before: int) -> str | None:
     made: Any = environment._made
     if type(made).name == "web":
         return await web_losses.lost(made, before)
-    return await LOST[type(made).name](made) if type(made).name in LOST else None
-
-
-async def _household(made: Any) -> str | None:
-    world = made.engine.world
-    if world.held is None or any(world.fits(world.held, i) for i in range(len(world.game.receptacles))):
+    if type(made).name != "household" or (held := made.engine.world.held) is None:
+        return None
+    if any(made.engine.world.fits(held, i) for i in range(len(made.engine.world.game.receptacles))):
         return None
     return "the agent holds a thing that no receptacle of the game takes, so it can never put it down"
-
-
-# Calls whose effect no function of their back end takes back, as its source shows.
-FINAL = {
-    **dict.fromkeys(("post_tweet", "comment", "retweet", "mention"), "what was posted is never removed"),
-    **dict.fromkeys(
-        ("place_order", "cancel_order", "fund_account", "withdraw_funds"), "orders and transactions stay on record"
-    ),
-    "send_message": "deleting a message does not reduce the count of messages",
-    "delete_message": "sending a message again does not restore the count of messages",
-    "remove_stock_from_watchlist": "stocks that are not traded cannot be listed again",
-    "add_contact": "no function removes a contact",
-    **dict.fromkeys(("authenticate_twitter", "message_login"), "no function logs out"),
-    **dict.fromkeys(
-        ("get_current_speed", "get_outside_temperature_from_google", "get_outside_temperature_from_weather_com"),
-        "the next measurement is another random number",
-    ),
-    "fillFuelTank": "no function lowers the fuel level",
-    **dict.fromkeys(("create_ticket", "resolve_ticket"), "no function removes a ticket or its resolution"),
-    **dict.fromkeys(("authenticate_travel", "book_flight"), "the next token or booking has another random number"),
-    **dict.fromkeys(
-        ("register_credit_card", "purchase_insurance", "cancel_booking"), "no function takes it back with its number"
-    ),
-}
-
-
-async def _functions(made: Any) -> str | None:
-    conversation, recovery = made.conversation, made.recovery
-    if conversation.failure is not None:
-        return "a user turn has ended and failed its check, which is final"
-    if conversation.steps >= MAX_STEPS and not await recovery.wins([]):
-        return f"more calls are needed after {MAX_STEPS} replies with calls, all that a user turn may have"
-    plan = await recovery.next_calls()
-    left = [call for call in conversation.missing() if call not in plan]
-    if await recovery.wins([*plan, *left]) or await recovery.wins([*plan, *conversation.turn_gold]):
-        return None
-    for call, undone in await recovery.harmful():
-        if not undone and call.name in FINAL:
-            return f"a call that was not asked for cannot be undone: {FINAL[call.name]}"
-    made = conversation.turn_calls
-    final = [call for call in made if call.name in FINAL]
-    for left_out in [*([call] for call in final), final]:
-        if final and await _is_won(recovery, [call for call in made if not any(call is one for one in left_out)]):
-            return f"a call at the wrong time cannot be undone: {FINAL[left_out[-1].name]}"
-    if not await recovery.wins(conversation.turn_gold, alone=True):
-        return "a call of an earlier user turn has changed what later calls return, and earlier turns are over"
-    return None
-
-
-async def _is_won(recovery: Any, made: list[Any]) -> bool:
-    """Whether the task would be won if only these calls had been made in the turn."""
-    gold = recovery.conversation.turn_gold
-    return bool(await recovery.wins([*made, *gold], alone=True) or await recovery.begun_again(made))
-
-
-LOST: dict[str, Callable[[Any], Awaitable[str | None]]] = {"household": _household, "functions": _functions}
 
 
 async def main() -> None:
@@ -150,10 +90,10 @@ async def main() -> None:
     parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
-    options = dict(option.split("=", 1) for option in given.options)
+    options: dict[str, Any] = dict(option.split("=", 1) for option in given.options)
+    if given.environment == "web":
+        options.setdefault("pages", sorted(EXPERTS))
     environment_class = configured(find(given.environment), options)
-    if given.environment == "functions":
-        functions_in_process.use()
     gate, begin = asyncio.Semaphore(given.at_once), time.perf_counter()
     counts: Counter[str] = Counter()
     failed: defaultdict[str, list[str]] = defaultdict(list)

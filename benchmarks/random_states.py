@@ -17,12 +17,9 @@ from bough.environments.base import Environment
 from bough.environments.isolated import Isolated
 from bough.types import Task, ToolCall
 
-# A user turn of a functions task ends after 20 replies with calls.
-MOST_REPLIES = {"functions": 12, "interpreter": 8}
+MOST_REPLIES = {"interpreter": 8}
 MEANINGLESS, IMPOSSIBLE, EXPERT = 0.1, 0.1, 0.5
 NONSENSE = "Hm."
-# With a large exponent or precision they compute for hours, which only a sandbox can stop.
-ENDLESS = {"power", "logarithm", "square_root"}
 
 
 async def random_state(environment_class: type[Environment], task: Task, rng: Random) -> Isolated:
@@ -55,8 +52,6 @@ async def random_reply(environment: Isolated, rng: Random, mixed: bool) -> str |
         return advice
     made: Any = environment._made
     name = type(made).name
-    if name == "functions":
-        return function_reply(made, rng)
     if name == "interpreter":
         return rng.choice(CODE)
     if rng.random() < MEANINGLESS:
@@ -93,22 +88,3 @@ def other_web_action(made: Any, rng: Random) -> str:
             f"scroll('{rng.choice(['up', 'down'])}')", f"drag('{one}', '{other}')", f"mouse_click({x}, {y})", "wait()",
         ]
     )  # fmt: skip
-
-
-def function_reply(made: Any, rng: Random) -> str:
-    """Calls of a task's own functions, with the arguments of its gold calls and with others.
-
-    A reply without a call ends the user's turn for good, so it is rare.
-    """
-    if rng.random() < 0.02:
-        return NONSENSE
-    conversation = made.conversation
-    gold = [call for calls in conversation.gold for call in calls]
-    values = [value for call in gold for value in call.arguments.values()] + ["x", 1, True, None]
-    if gold and rng.random() < 0.4:
-        call = rng.choice(gold)
-    else:
-        function = rng.choice(sorted(conversation._functions.keys() - ENDLESS))
-        names = list(conversation._functions[function]["parameters"]["properties"])
-        call = ToolCall(name=function, arguments={name: rng.choice(values) for name in names if rng.random() < 0.8})
-    return tool_calls.call_text(call)

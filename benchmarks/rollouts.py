@@ -293,7 +293,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--answer", type=int, default=24, help="tokens of each answer")
     parser.add_argument("--length", type=int, default=None, help="the longest episode, in tokens")
-    parser.add_argument("--rows", action="store_true", help="also with a row for each episode instead of pages")
+    parser.add_argument("--general", action="store_true", help="also on the general path")
     parser.add_argument("--alone", action="store_true", help="without transformers' generate")
     parser.add_argument("--vllm", nargs="?", const="", metavar="PYTHONPATH", help="also vLLM, installed or found there")
     parser.add_argument("--eager", action="store_true", help="also without CUDA graphs")
@@ -321,8 +321,8 @@ def main() -> None:
         worth, schedule.WORTH_SHARING = schedule.WORTH_SHARING, 1 << 60
         play_ours(report, "Bough, nothing shared between episodes", policy, played, options.answer, **usual)
         schedule.WORTH_SHARING = worth
-    if options.rows:
-        play_ours(report, "Bough, rows", policy, played, options.answer, layout="rows", **usual)
+    if options.general:
+        play_ours(report, "Bough, general path", policy, played, options.answer, layout="general", **usual)
     if not options.alone:
         play_theirs(report, model, played, options.answer)
     if options.vllm is not None:

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from bough.sandbox.base import SandboxLimits
-from bough.sandbox.inside.processes import descendants
+from bough.sandbox.inside.kernel import descendants
 from bough.sandbox.isolation import Isolation, choose
 from bough.sandbox.pool import Sandbox
 

@@ -109,7 +109,7 @@ async def main() -> None:
                     f"| {page} | {module}.{EXPERTS[page].__name__} | {await by_expert(page, seeds)}/{len(seeds)} |"
                 )
             else:
-                rows[page] = f"| {page} | none: nobody has won there yet | |"
+                rows[page] = f"| {page} | none: it has no expert | |"
             print(rows[page], flush=True)
 
     await asyncio.gather(*(one(page) for page in options.pages))

@@ -81,7 +81,6 @@ SLOWEST = (
     "data/test_writer.py",
     "data/test_reader.py",
     "data/test_zstd.py",
-    "test_population_benchmark.py",
     "environments/test_tool_calls.py",
     "test_architecture.py",
     "training/test_hybrids.py",

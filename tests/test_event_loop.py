@@ -37,17 +37,6 @@ def test_inside_a_running_loop_it_returns_results_and_raises_errors():
     assert asyncio.run(notebook()) == 42
 
 
-def test_one_runner_keeps_one_loop_for_all_its_work():
-    async def loop() -> asyncio.AbstractEventLoop:
-        return asyncio.get_running_loop()
-
-    async def notebook() -> bool:
-        with event_loop.LoopRunner() as runner:
-            return runner.run(loop()) is runner.run(loop())
-
-    assert asyncio.run(notebook())
-
-
 def test_an_interrupt_cancels_the_work_and_lets_it_clean_up():
     cleaned_up = []
 
@@ -199,3 +188,26 @@ def test_a_background_loop_continues_between_calls_and_cleans_up_when_it_is_clos
     background.close()
     background.close()
     assert events[-1] == "end" and task.cancelled()
+
+
+def test_what_cleans_up_already_is_not_cancelled_a_second_time():
+    async def run() -> list[str]:
+        background, begun, ended = event_loop.BackgroundLoop(), asyncio.Event(), list[str]()
+        here = asyncio.get_running_loop()
+
+        async def work() -> None:
+            try:
+                here.call_soon_threadsafe(begun.set)
+                await asyncio.Event().wait()
+            finally:
+                for _ in range(10_000):  # ending a process takes a while
+                    await asyncio.sleep(0)
+                ended.append("ended")
+
+        first, _ = (asyncio.run_coroutine_threadsafe(work(), background.loop) for _ in range(2))
+        await begun.wait()
+        first.cancel()
+        await asyncio.to_thread(background.close)
+        return ended
+
+    assert asyncio.run(run()) == ["ended"] * 2

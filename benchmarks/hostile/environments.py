@@ -506,49 +506,6 @@ def gym(odd: Any) -> Iterator[Trial]:
     yield Trial(f"gymnasium:{name}", "hello")
 
 
-# --- TextArena: the server of the opponent. ---
-
-OPPONENT: dict[str, Any] = {
-    "not JSON": http("no"),
-    "deep JSON": http("[" * DEEP),
-    "a body without an end": "endless",
-    "a gzip bomb": "bomb",
-    "no choices": http("{}"),
-    "content that is a number": http('{"choices": [{"message": {"content": 3}}]}'),
-    "a redirect": http("", "HTTP/1.1 307 x\r\nLocation: http://127.0.0.1:1/v1\r\n"),
-    "status 500": http("", "HTTP/1.1 500 x\r\n"),
-    "no answer": "silent",
-    "a slow drip": "drip",
-    "a body that is cut off": http("{", length=1000),
-    "a move that is none": http('{"choices": [{"message": {"content": "[99] [[[[ \\u202e"}}]}'),
-}
-
-
-class Opponent(McpServer):
-    async def answer(self, head: bytes, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:  # noqa: ARG002
-        self.seen += 1
-        free = [
-            cell for cell in (1, 3, 5, 7) if f"'[{cell}]'" in body["messages"][-1]["content"].rpartition("Available")[2]
-        ]
-        honest = http(json.dumps({"choices": [{"message": {"content": f"[{free[0] if free else 8}]"}}]}))
-        await self.send(self.odd["move"] if self.seen == 1 else honest, "0", writer)
-
-
-@contextmanager
-def arena(odd: Any) -> Iterator[Trial]:
-    server = Opponent({"move": odd})
-
-    async def open(port: asyncio.Future[int]) -> None:
-        listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
-        port.set_result(listening.sockets[0].getsockname()[1])
-        await asyncio.Event().wait()
-
-    with background(open) as port:
-        settings = {"opponent": f"http://127.0.0.1:{port}/v1"}
-        # An opponent that loses by a move that is none has not cheated anyone.
-        yield Trial("textarena:TicTacToe-v0", "[0]", "[4]", more_still=("[8]",), settings=settings, may_win=True)
-
-
 @contextmanager
 def background(open: Callable[[asyncio.Future[int]], Awaitable[None]]) -> Iterator[int]:
     """A server in a thread; yields its port."""
@@ -585,7 +542,6 @@ CASES: dict[str, Callable[[], Any]] = {
     **{name: lambda odd=odd: play(mcp(odd), STEP_S) for name, odd in MCP.items()},
     **{f"MCP over pipes: {name}": lambda odd=odd: play(pipe(odd), STEP_S) for name, odd in PIPES.items()},
     **{f"Gymnasium: {name}": lambda odd=odd: play(gym(odd), STEP_S) for name, odd in GYM.items()},
-    **{f"TextArena's opponent: {name}": lambda odd=odd: play(arena(odd), STEP_S) for name, odd in OPPONENT.items()},
 }
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ import psutil
 from tests.online.killed_stream import check, finished, lines
 from tests.sandbox.as_user import NOBODY, show
 
+from bough import bit_exact
 from bough.sandbox.inside import kernel
 
 ROOT = Path(__file__).parents[2]
@@ -362,12 +363,14 @@ def main() -> None:
     print(f"\n{len(problems)} trials were not as they should be; {time.monotonic() - begin:.0f} s.")
     for problem in problems:
         print(f"- {problem}")
+    sys.exit(min(len(problems), 1))
 
 
 def prepare() -> None:
     """Loads what every command needs, for its forks."""
     os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": ""}
     os.environ["COLUMNS"] = "200"
+    bit_exact.prepare()  # as `bough` does, before torch loads
     import peft
     import torch
     import transformers

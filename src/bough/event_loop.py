@@ -1,7 +1,6 @@
 """Running coroutines from plain functions, also where an event loop is running already, as in a notebook.
 
-asyncio refuses to start a second loop in a thread that has one. There the loop of a
-`LoopRunner` gets a thread of its own, and the caller waits for it. The loop of a
+asyncio refuses to start a second loop in a thread that has one: there `run` uses a thread of its own. The loop of a
 `BackgroundLoop` runs all the time: what was started on it continues while the caller does something else.
 
 `limited` runs work with a time limit whose clock `not_counted` stops: work that waits for
@@ -11,7 +10,6 @@ something shared, such as a sandbox, must not be ended because others use it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import email.utils
 import logging
 import os
@@ -20,60 +18,17 @@ import signal
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
-from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from queue import SimpleQueue
-from types import FrameType, TracebackType
-from typing import Any, Generic, Self, TypeVar
+from types import FrameType, coroutine
+from typing import Any, Self, TypeVar
 
 from bough.errors import BoughError
 from bough.ledger import plural
 
 T = TypeVar("T")
-
-
-class LoopRunner:
-    """Runs coroutines one after the other on one event loop, like `asyncio.Runner`."""
-
-    def __init__(self) -> None:
-        self._runner = asyncio.Runner()
-        self._thread = ThreadPoolExecutor(1, "bough-event-loop") if _loop_is_running() else None
-        self._task: asyncio.Task[Any] | None = None
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`. An interrupt cancels it and waits until it has cleaned up."""
-        if self._thread is None:
-            return self._runner.run(work)
-        future = self._thread.submit(self._runner.run, self._noted(work))
-        try:
-            return future.result()
-        except KeyboardInterrupt:
-            if self._task is not None:
-                self._runner.get_loop().call_soon_threadsafe(self._task.cancel)
-            with contextlib.suppress(CancelledError, asyncio.CancelledError):
-                future.result()
-            raise
-
-    def close(self) -> None:
-        if self._thread is None:
-            self._runner.close()
-            return
-        self._thread.submit(self._runner.close).result()
-        self._thread.shutdown()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def _noted(self, work: Coroutine[Any, Any, T]) -> T:
-        self._task = asyncio.current_task()
-        return await work
 
 
 class BackgroundLoop:
@@ -95,27 +50,34 @@ class BackgroundLoop:
 
     def close(self) -> None:
         """Cancels what is still running, waits until it has cleaned up, and ends the thread."""
+
+        async def cancel_others() -> None:
+            others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in others:
+                if not task.cancelling():  # a second time would interrupt how it cleans up
+                    task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            await self.loop.shutdown_asyncgens()
+            await self.loop.shutdown_default_executor()
+
         if not self.loop.is_closed():
-            self.run(_cancel_others())
+            self.run(cancel_others())
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()
             self.loop.close()
 
 
-async def _cancel_others() -> None:
-    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
-    loop = asyncio.get_running_loop()
-    await loop.shutdown_asyncgens()
-    await loop.shutdown_default_executor()
-
-
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """The result of one coroutine, like `asyncio.run`."""
-    with LoopRunner() as runner:
-        return runner.run(work)
+    """The result of one coroutine, like `asyncio.run`, also where a loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    background = BackgroundLoop()
+    try:
+        return background.run(work)
+    finally:
+        background.close()
 
 
 def current_task() -> asyncio.Task[Any] | None:
@@ -126,43 +88,19 @@ def current_task() -> asyncio.Task[Any] | None:
         return None
 
 
-def _loop_is_running() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
 class _Limit:
     """A deadline that moves while anything that it covers waits."""
 
     def __init__(self, seconds: float) -> None:
         self.loop = asyncio.get_running_loop()
-        self._end: float | None = self.loop.time() + seconds
-        self._timeout: asyncio.Timeout | None = None
-        self._waits, self._left_s = 0, 0.0
+        self.end = self.loop.time() + seconds
+        self.timeout: asyncio.Timeout | None = None
+        self.waits, self.waiting_since = 0, 0.0
 
-    def timeout(self) -> asyncio.Timeout:
-        self._timeout = asyncio.timeout_at(self._end)
-        return self._timeout
-
-    def stop(self) -> None:
-        if not self._waits and self._end is not None:
-            self._left_s = self._end - self.loop.time()
-            self._set(None)
-        self._waits += 1
-
-    def resume(self) -> None:
-        self._waits -= 1
-        if not self._waits:
-            self._set(self.loop.time() + self._left_s)
-
-    def _set(self, end: float | None) -> None:
-        self._end = end
-        if self._timeout is not None:
-            with contextlib.suppress(RuntimeError):  # it expires already, or is over and a task of it still runs
-                self._timeout.reschedule(end)
+    def move(self, end: float | None) -> None:
+        if self.timeout is not None:
+            with suppress(RuntimeError):  # it expires already, or is over and a task of it still runs
+                self.timeout.reschedule(end)
 
 
 _limit: ContextVar[_Limit | None] = ContextVar("limit", default=None)
@@ -182,48 +120,49 @@ async def limited(work: Coroutine[Any, Any, T], seconds: float) -> T:
         except StopIteration as done:
             result: T = done.value
             return result
-        async with limit.timeout():
-            return await _Begun(work, waits_for)
+        async with asyncio.timeout_at(None if limit.waits else limit.end) as limit.timeout:
+            return await _rest(work, waits_for)
     finally:
         _limit.reset(token)
 
 
-class _Begun(Generic[T]):
+@coroutine
+def _rest(work: Coroutine[Any, Any, T], waits_for: Any) -> Generator[Any, Any, T]:
     """The rest of a coroutine that already waits for something. `await` itself refuses such a coroutine."""
-
-    def __init__(self, work: Coroutine[Any, Any, T], waits_for: Any) -> None:
-        self._work, self._waits_for = work, waits_for
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        work, waits_for = self._work, self._waits_for
-        try:
-            while True:
-                try:
-                    sent = yield waits_for
-                except GeneratorExit:
-                    work.close()
-                    raise
-                except BaseException as error:
-                    waits_for = work.throw(error)
-                else:
-                    waits_for = work.send(sent)
-        except StopIteration as done:
-            result: T = done.value
-            return result
+    try:
+        while True:
+            try:
+                sent = yield waits_for
+            except GeneratorExit:
+                work.close()
+                raise
+            except BaseException as error:
+                waits_for = work.throw(error)
+            else:
+                waits_for = work.send(sent)
+    except StopIteration as done:
+        result: T = done.value
+        return result
 
 
-@contextlib.contextmanager
+@contextmanager
 def not_counted() -> Iterator[None]:
     """Time that does not count towards the limit of the `limited` work around it, if it is on this event loop."""
     limit = _limit.get()
     if limit is None or limit.loop is not asyncio.get_running_loop():
         yield
         return
-    limit.stop()
+    if not limit.waits:
+        limit.waiting_since = limit.loop.time()
+        limit.move(None)
+    limit.waits += 1
     try:
         yield
     finally:
-        limit.resume()
+        limit.waits -= 1
+        if not limit.waits:
+            limit.end += limit.loop.time() - limit.waiting_since
+            limit.move(limit.end)
 
 
 # Requests that are tried again: which failures may pass, how often, and with which waits.
@@ -243,14 +182,6 @@ class RetryLimits:
     retries: int = 6
     backoff_s: float = 0.5
     longest_wait_s: float = 120.0
-
-    def wait_s(self, attempt: int, retry_after_s: float) -> float | None:
-        """How long to wait after an attempt; None if that is too long."""
-        if retry_after_s > self.longest_wait_s:
-            return None
-        # Between half and all of it, so that many clients do not come back at the same moment.
-        wait_s = self.backoff_s * float(2**attempt) * random.uniform(0.5, 1)  # noqa: S311
-        return min(max(wait_s, retry_after_s), self.longest_wait_s)
 
 
 class PassingError(Exception):
@@ -274,10 +205,12 @@ async def retried(
             return await once()
         except PassingError as error:
             left = limits.retries - attempt
-            wait_s = limits.wait_s(attempt, error.retry_after_s)
-            if left == 0 or wait_s is None:
+            if left == 0 or error.retry_after_s > limits.longest_wait_s:
                 tried = "" if attempt == 0 else f" (tried {attempt + 1} times)"
                 raise PassingError(f"{error}{tried}") from None
+            # Between half and all of it, so that many clients do not come back at the same moment.
+            wait_s = limits.backoff_s * float(2**attempt) * random.uniform(0.5, 1)  # noqa: S311
+            wait_s = min(max(wait_s, error.retry_after_s), limits.longest_wait_s)
             log.info("%s; trying again in %.1f s, %s left", error, wait_s, plural(left, "try"))
         if on_retry is not None:
             on_retry()
@@ -374,9 +307,7 @@ class Interrupts:
         _active.append(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._leaving = True  # from here on no signal raises: all handlers must be restored
         _active.remove(self)
         for number, handler in self._handlers.items():

@@ -30,8 +30,9 @@ def tasks(split: str, seed: int) -> Any:
         yield {"opening": f"{split} {seed} {number}"}
 
 
-def letters(task: bough.Task, client: Any) -> dict[str, Any]:
+def letters(task: bough.Task, base_url: str) -> dict[str, Any]:
     """Two turns; the reward is the share of the letter e."""
+    client = client_of(base_url)
     messages: list[Any] = [user(str(task.data["opening"]))]
     found = 0.0
     for _ in range(2):
@@ -120,7 +121,8 @@ def test_a_stream_is_what_was_sampled_and_the_record_is_exact(
 
 
 def test_branches_are_trained_on_their_own_tokens_and_can_be_built_again(model: bough.LoadedModel, tmp_path: Path):
-    async def agent(client: Any) -> float:
+    async def agent(base_url: str) -> float:
+        client = openai.AsyncOpenAI(base_url=base_url, api_key="none")
         for question in ("one", "two", "one"):
             await client.chat.completions.create(model="any", messages=[user(question)])
         return 1.0

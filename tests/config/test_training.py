@@ -3,7 +3,6 @@ from typing import Any
 
 import pytest
 
-from bough.config.parts import leaves
 from bough.config.training import TrainingConfig
 from bough.errors import InputError
 from bough.methods.dpo import DPOConfig
@@ -39,7 +38,7 @@ def test_what_measures_on_held_out_data_needs_some(stage: type[TrainingConfig], 
 def test_what_is_for_data_on_file_does_not_go_with_an_environment():
     played = {"environment": "household", "max_steps": 1}
     names = ["eval_file", "eval_steps", "early_stopping_patience", "save_best_model", "curriculum"]
-    settings = dict(zip([*names, "precompute_reference"], ["a.jsonl", 1, 1, True, True, True], strict=True))
+    settings = dict(zip(names, ["a.jsonl", 1, 1, True, True], strict=True))
     with pytest.raises(InputError) as error:
         GRPOConfig(**played, **settings)
     assert error.value.problems == [f"{', '.join(settings)} does not go with environment: it is for data on file"]
@@ -49,29 +48,6 @@ def test_settings_on_file_with_every_default_are_read_back(tmp_path: Path):
     config = GRPOConfig(environment="household", max_steps=1)
     (tmp_path / "config.yaml").write_text(config.to_yaml())
     assert GRPOConfig.load(tmp_path / "config.yaml") == config
-
-
-def test_a_watch_on_a_divergence_that_cannot_be_measured_is_refused(tmp_path: Path):
-    played = {"environment": "household", "max_steps": 1, "output_dir": "out"}
-    assert GRPOConfig(**played, watch_kl=0.5).watch.kl == 0.5
-    with pytest.raises(InputError, match="watch_kl needs use_lora"):
-        GRPOConfig(**played, watch_kl=0.5, use_lora=False)
-    # Settings on file spell out every default.
-    config = GRPOConfig(**played, use_lora=False)
-    (tmp_path / "config.yaml").write_text(config.to_yaml())
-    assert GRPOConfig.load(tmp_path / "config.yaml") == config
-
-
-@pytest.mark.parametrize(
-    ("stage", "lora", "full"), [(SFTConfig, 2e-4, 2e-5), (DPOConfig, 5e-5, 5e-6), (GRPOConfig, 1e-5, 1e-6)]
-)
-def test_the_default_learning_rate_suits_what_is_trained(stage: type[TrainingConfig], lora: float, full: float):
-    assert stage(train_file="a").optimizer.learning_rate == lora
-    assert stage(train_file="a", use_lora=False).optimizer.learning_rate == full
-    assert stage(train_file="a", use_lora=False, learning_rate=0.5).optimizer.learning_rate == 0.5
-    said = leaves(stage)["learning_rate"].info.description
-    numbers = [float(word) for word in str(said).replace(",", "").split() if word[0].isdigit()]
-    assert numbers == [lora, full]
 
 
 def test_a_learning_rate_chosen_by_default_is_in_the_settings_on_file(tmp_path: Path):

@@ -46,10 +46,10 @@ def test_cells_with_messages_are_json_and_brackets_alone_are_text(tmp_path: Path
     [
         ("prompt,completion\na\n", "a.csv:2: the row has 1 cells and the header 2"),
         ("prompt,prompt\na,b\n", "must name each column once"),
-        ("prompt,completion,label\na,b,maybe\n", "\"label\" is 'maybe'; it must be true or false"),
+        ("prompt,completion,label\na,b,maybe\n", "\"label\" is 'maybe'; it must be JSON"),
         ("prompt,completion,reward\na,b,much\n", "\"reward\" is 'much'; it must be JSON"),
         ('prompt,completion\na,"b\n', "not CSV after line 1"),
-        ("question,answer\na,b\n", "the row has the columns 'question', 'answer'; no format has these"),
+        ("question,answer\na,b\n", "the columns of the row are 'question', 'answer'; no format has these"),
     ],
 )
 def test_a_bad_table_is_told_what_is_wrong(tmp_path: Path, text: str, said: str):

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bough.data import trl
-from bough.data.base import REASONS, Row
+from bough.data.base import Row
 from bough.data.formats import FORMATS, detect, named
 from bough.errors import InputError, RowError
 from bough.types import Group
@@ -120,10 +120,10 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=6,
 )
-COLUMNS = sorted(
-    {column for _, row in SAMPLES for column in row}
-    | {"completion", "rewards", "success", "stop", "seed", "environment", "task_data"}
-)
+REASONS = {
+    "not_utf8", "too_large", "missing_field", "wrong_type", "wrong_length", "not_finite", "empty_completion",
+    "same_reply", "unbalanced_roles",
+}  # fmt: skip
 
 
 def check(row: Row) -> None:
@@ -136,7 +136,7 @@ def check(row: Row) -> None:
         except RowError as error:
             reasons.add(error.reason)
             str(error).encode()
-    assert reasons <= set(REASONS)
+    assert reasons <= REASONS
 
 
 def places(value: object) -> list[tuple]:
@@ -157,12 +157,6 @@ def test_junk_in_any_place_of_any_sample_is_a_row_error_or_none(number: int):
             check(damaged)
             container[key] = was
         assert damaged == row, "reading changes no row"
-
-
-@given(row=st.dictionaries(st.sampled_from(COLUMNS), values, max_size=8))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_no_row_whatever_raises_anything_but_a_row_error(row: Row):
-    check(row)
 
 
 @st.composite

@@ -3,6 +3,7 @@ import gzip
 import json
 import lzma
 import os
+import pickle
 import random
 import tracemalloc
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from bough.data import compressed
 from bough.data import lines as lines_module
 from bough.data.reader import Reader, read
 from bough.errors import InputError
@@ -117,8 +119,8 @@ def test_a_small_file_that_unpacks_to_a_huge_one_is_read_in_little_memory(
     tmp_path: Path, name: str, content: bytes, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / name).write_bytes(content)
-    monkeypatch.setattr(lines_module, "MAX_UNPACKED", 64 << 20)
-    monkeypatch.setattr(lines_module, "MAX_RATIO", 100)
+    monkeypatch.setattr(compressed, "MAX_UNPACKED", 64 << 20)
+    monkeypatch.setattr(compressed, "MAX_RATIO", 100)
     tracemalloc.start()
     try:
         reader = Reader(tmp_path / name, on_error="skip")
@@ -131,19 +133,19 @@ def test_a_small_file_that_unpacks_to_a_huge_one_is_read_in_little_memory(
         list(read(tmp_path / name))
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.zst", "a.jsonl.gz", "a.jsonl.xz", "a.json"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.zst", "a.jsonl.gz", "a.jsonl.xz"])
 def test_a_line_that_is_too_long_is_named_and_the_next_is_read(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ):
     first, *others = (json.dumps(row).encode() for row in ROWS)
     rows = [first, b'{"long": "' + b"x" * (3 << 20) + b'"}', *others]
-    text = b"[" + b",".join(rows) + b"]" if name.endswith(".json") else b"".join(row + b"\n" for row in rows)
+    text = b"".join(row + b"\n" for row in rows)
     pack = {".zst": zstandard.compress, ".gz": gzip.compress, ".xz": lzma.compress}.get(Path(name).suffix, bytes)
     (tmp_path / name).write_bytes(pack(text))
     monkeypatch.setattr(lines_module.lines, "__defaults__", (1 << 20,))
     reader = Reader(tmp_path / name, on_error="skip")
     assert len(list(reader)) == 5 and reader.skipped == {"too_large": 1}
-    with pytest.raises(InputError, match=rf"{name}:2: the (line|element) is longer than 1 MiB"):
+    with pytest.raises(InputError, match=rf"{name}:2: the line is longer than 1 MiB"):
         list(read(tmp_path / name))
 
 
@@ -212,3 +214,40 @@ def test_a_saved_data_set_that_is_damaged_is_named(tmp_path: Path):
         (tmp_path / "dataset_info.json").write_text(content)
         with pytest.raises(InputError, match="not a complete dataset"):
             list(read(tmp_path))
+
+
+@pytest.mark.parametrize("text", [b"[1, 2", b"[1] 2", b'["', b"[{}, ]"])
+def test_a_list_that_does_not_end_as_one_is_said(tmp_path: Path, text: bytes):
+    (tmp_path / "a.json").write_bytes(text)
+    with pytest.raises(InputError, match=r"a\.json:1: the file begins as a JSON list"):
+        list(read(tmp_path / "a.json"))
+
+
+def test_an_element_that_is_no_object_is_a_bad_row_and_a_huge_list_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "a.json").write_text(json.dumps([ROWS[0], 3, ROWS[1]]))
+    reader = Reader(tmp_path / "a.json", on_error="skip")
+    assert len(list(reader)) == 2 and reader.skipped == {"not_json": 1} and reader.place.line == 3
+    monkeypatch.setattr(lines_module, "MAX_LIST", 100)
+    with pytest.raises(InputError, match="write it as JSON Lines"):
+        list(read(tmp_path / "a.json"))
+
+
+class Bomb:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("content", ["a pickle", b"PK\x03\x04 and more\n", b"GGUF", b"abc\0def"])
+def test_a_pickle_or_other_binary_file_is_refused_by_its_first_bytes(tmp_path: Path, content: str | bytes):
+    text = pickle.dumps(Bomb(tmp_path / "ran")) if isinstance(content, str) else content
+    (tmp_path / "a.jsonl").write_bytes(text)
+    with pytest.raises(InputError, match=r"a\.jsonl: the file is not text.* Bough reads JSON Lines"):
+        list(read(tmp_path / "a.jsonl"))
+    assert not (tmp_path / "ran").exists()

@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given, settings
 
 from bough.data import trl
-from bough.data.openai import matches, read, write
+from bough.data.trl import matches_openai as matches
+from bough.data.trl import read_openai as read
+from bough.data.trl import write_openai as write
 from bough.errors import RowError
 from bough.types import Message, Task, ToolCall, Trajectory, Turn
 from tests.data.records import trajectories
@@ -45,7 +47,7 @@ def test_the_arguments_tell_it_from_trl_and_both_read_both():
 def test_a_preference_is_a_pair():
     cold, tool = map(read, rows("openai_preference"))
     assert cold.start == [Message(role="user", content="Hello, can you tell me how cold San Francisco is today?")]
-    assert cold.chosen[0].reply.content.startswith("Today") and cold.info == {"parallel_tool_calls": True}
+    assert cold.chosen[0].reply.content.startswith("Today")
     assert tool.chosen[0].reply.tool_calls[0].arguments == {"city": "Oslo"}
     assert tool.tools[0]["function"]["name"] == "get_weather"
 

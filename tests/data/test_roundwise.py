@@ -1,5 +1,8 @@
 import pytest
 
+from bough.data.formats import detect
+from bough.data.sharegpt import read_alpaca
+from bough.data.trl import read_kto
 from bough.data.trl import read_rounds as read
 from bough.errors import RowError
 from bough.types import Message
@@ -85,3 +88,31 @@ def test_a_bad_row_says_why(change: dict, reason: str):
     with pytest.raises(RowError) as error:
         read({**rows("roundwise_dpo")[0], **change})
     assert error.value.reason == reason
+
+
+def test_alpacas_instruction_and_input_are_one_message_after_system_and_history():
+    translate, prime, last = map(read_alpaca, rows("alpaca"))
+    assert translate.start == [Message(role="user", content="Translate to French.\n\nGood morning.")]
+    assert prime.start == [Message(role="user", content="Name a prime number.")]
+    assert [turn.reply.content for turn in translate.turns] == ["Bonjour."]
+    assert [message.role for message in last.start] == ["system", "user", "assistant", "user"]
+    assert [turn.reply.content for turn in last.turns] == ["11"]
+    with pytest.raises(RowError, match=r"history\[0\] must have two texts"):
+        read_alpaca({"instruction": "a", "output": "b", "history": [["x", "y", "z"]]})
+    assert detect({"instruction": "a", "output": "b", "steps": [{"action": "look"}]}).name == "knowlyr-sft"
+
+
+def test_a_label_is_the_success_and_a_reward():
+    good, bad = map(read_kto, rows("kto"))
+    assert (good.success, good.rewards) == (True, {"label": 1.0})
+    assert (bad.success, bad.rewards, bad.info) == (False, {"label": 0.0}, {"annotator": "a7"})
+    assert good.start == bad.start and good.turns[0].reply.content == "Blue."
+    assert [read_kto({"prompt": "a", "completion": "b", "label": one}).success for one in (0, 1.0)] == [False, True]
+    assert detect({"prompt": "a", "completion": "b", "label": None}).name == "trl"
+
+
+@pytest.mark.parametrize("label", [2, -1, "good", 0.5, [True]])
+def test_any_other_label_is_an_error(label: object):
+    with pytest.raises(RowError, match=r'"label" is .*; it must be .*true or false') as error:
+        read_kto({"prompt": "a", "completion": "b", "label": label})
+    assert error.value.reason == "wrong_type"

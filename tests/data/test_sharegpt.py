@@ -51,7 +51,11 @@ HUMAN, GPT = {"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}
 @pytest.mark.parametrize(
     ("row", "reason", "message"),
     [
-        ({"conversations": [HUMAN, GPT, GPT]}, "unbalanced_roles", "message 2 is an assistant message after assistant"),
+        (
+            {"conversations": [HUMAN, GPT, GPT]},
+            "unbalanced_roles",
+            "message 2 is an assistant message",
+        ),
         ({"conversations": [HUMAN]}, "unbalanced_roles", "no assistant message"),
         (
             {"conversations": [HUMAN, {"from": "gpt", "value": ""}]},

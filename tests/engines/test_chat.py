@@ -167,11 +167,10 @@ CALLING = Message(role="assistant", tool_calls=[ToolCall(name="f", arguments={"x
         ([user("a")] * 10_000, [], True),
         ([user("a")], [tool(description=LARGE)], True),
         ([user("a")], [tool(enum=["a"] * 100_000)], True),
-        ([user("a")], [tool(enum=[10**4000] * 25)], True),
         ([user("a"), CALLING, user("b")], [], True),
         ([user("a")], [tool(enum=["a", 1, 1.5, None])], False),
     ],
-    ids=["content", "messages", "tool", "many-values", "long-numbers", "tool-call", "small"],
+    ids=["content", "messages", "tool", "many-values", "tool-call", "small"],
 )
 def test_a_large_prompt_is_encoded_beside_the_event_loop(messages, tools, aside):
     """The loop serves every other episode and client meanwhile."""

@@ -3,10 +3,6 @@
 import asyncio
 import gzip
 import json
-import tracemalloc
-import zlib
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import pytest
@@ -39,14 +35,8 @@ def logprob(value: Any) -> Reply:
     return choice(logprobs={"content": [{"token": "a", "logprob": value}] * 2})
 
 
-@cache
-def bomb() -> bytes:
-    """100 kB that unpack to 100 MB."""
-    return gzip.compress(bytes(100 << 20), 6)
-
-
 DEEP = b"[" * 100_000
-ANSWERS: dict[str, Reply | Callable[[], Reply]] = {
+ANSWERS: dict[str, Reply] = {
     "half a surrogate pair in the text": Reply(b'{"choices": [{"message": {"content": "\\ud800"}}]}'),
     "half a surrogate pair in the reasoning": Reply(b'{"choices": [{"message": {"reasoning": "\\udfff"}}]}'),
     "half a surrogate pair in the tokens": Reply(
@@ -80,10 +70,7 @@ ANSWERS: dict[str, Reply | Callable[[], Reply]] = {
     "deep JSON": Reply(DEEP),
     "deep JSON in an error": Reply(DEEP, 400),
     "a number too long for Python": Reply(b'{"choices": ' + b"1" * 10_000 + b"}"),
-    "a gzip bomb": lambda: Reply(bomb(), headers={"content-encoding": "gzip"}),
-    "a gzip bomb as an error": lambda: Reply(bomb(), 400, headers={"content-encoding": "gzip"}),
-    "damaged gzip": Reply(b"\x1f\x8bnonsense", headers={"content-encoding": "gzip"}),
-    "an unknown encoding": Reply(b"{}", headers={"content-encoding": "zstd"}),
+    "packed": Reply(gzip.compress(said("1").data), headers={"content-encoding": "gzip"}),
     "an endless body": Reply(b" " * (5 << 20)),
     "a body that is cut off": Reply(b"{", length=1000),
     "endless headers": Reply({}, headers={"x-long": "a" * 1_000_000}),
@@ -99,10 +86,9 @@ ANSWERS: dict[str, Reply | Callable[[], Reply]] = {
 def test_a_hostile_answer_costs_its_own_episode_only(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(http, "MAX_BODY", 4 << 20)
     kept: dict[str, Trajectory] = {}
-    hostile = ANSWERS[name]() if callable(ANSWERS[name]) else ANSWERS[name]
 
     def answer(body: dict[str, Any]) -> Reply:
-        return hostile if "To 2." in str(body["messages"]) else said("1")
+        return ANSWERS[name] if "To 2." in str(body["messages"]) else said("1")
 
     async def play(url: str) -> Any:
         agent = ModelAgent(OpenAIEngine(url, "tiny", limits=ServerLimits(retries=1, backoff_s=0.001, timeout_s=20)))
@@ -119,37 +105,3 @@ def test_a_hostile_answer_costs_its_own_episode_only(name: str, monkeypatch: pyt
     assert {id for id in kept if kept[id].success} == {"good-0#0", "good-1#0"}
     assert set(tally.lost) == {"bad#0"} and tally.faults == {"engine": 1}, kept
     assert tally.lost["bad#0"] and json.dumps(tally.to_json(), ensure_ascii=False).encode()
-
-
-def test_a_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(http, "MAX_BODY", 4 << 20)
-    packed = bomb()
-
-    async def ask(url: str) -> None:
-        server = http.Server(url)
-        try:
-            with pytest.raises(http.EngineError, match="answered more than 4 MiB"):
-                await server.get("/models")
-        finally:
-            await server.close()
-
-    with serving(said("1"), models=Reply(packed, headers={"content-encoding": "gzip"})) as stand_in:
-        tracemalloc.start()
-        try:
-            asyncio.run(ask(stand_in.url))
-            assert tracemalloc.get_traced_memory()[1] < 32 << 20
-        finally:
-            tracemalloc.stop()
-
-
-def test_a_packed_answer_is_read():
-    async def ask(url: str) -> Any:
-        server = http.Server(url)
-        try:
-            return await server.get("/models")
-        finally:
-            await server.close()
-
-    for pack, name in ((gzip.compress, "gzip"), (zlib.compress, "deflate"), (bytes, "identity")):
-        with serving(said("1"), models=Reply(pack(b'{"a": 1}'), headers={"content-encoding": name})) as stand_in:
-            assert asyncio.run(ask(stand_in.url)) == {"a": 1}

@@ -12,7 +12,9 @@ from bough.environments.base import (
     check_observation,
 )
 from bough.types import Task
-from tests.environments.worlds import NotAnEnvironment
+from tests.environments.worlds import Counting, NotAnEnvironment
+
+WORLD = Counting(Task(id="a", data={"goal": 2}))
 
 
 def test_what_is_said_goes_on_and_what_ends_is_over():
@@ -56,10 +58,10 @@ def nested(depth: int) -> dict[str, Any]:
     ids=["half a surrogate pair", "NaN", "an object", "deep", "huge"],
 )
 def test_tools_that_no_prompt_or_record_can_hold_are_the_environments_failure(tool: dict[str, Any], why: str):
-    with pytest.raises(EnvironmentFailedError, match=f"^start gave tools .*{why}"):
-        check_observation("start", Observation.say("Begin.", tools=(tool,)))
+    with pytest.raises(EnvironmentFailedError, match=f"^start .*{why}"):
+        check_observation("start", Observation.say("Begin.", tools=(tool,)), WORLD)
 
 
 def test_tools_may_be_any_mapping_of_json_values():
     given = Observation.say("Begin.", tools=(MappingProxyType({"name": "look"}), nested(150)))
-    assert check_observation("start", given) is given
+    assert check_observation("start", given, WORLD) is given

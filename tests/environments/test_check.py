@@ -56,6 +56,12 @@ def test_an_expert_that_loses_is_a_problem_with_its_task():
     ]
 
 
+def test_an_agent_that_plays_by_itself_has_no_step_to_check(tmp_path: Path, capsys: Any):
+    (tmp_path / "mine.py").write_text("def play(base_url): ...")
+    assert main(["env", "check", f"agent:{tmp_path}/mine.py:play"]) == 2
+    assert "it has no step to check" in capsys.readouterr().err
+
+
 def test_plain_functions_keep_the_contract_as_coroutines_do():
     assert checked("Plain").problems == []
 
@@ -95,6 +101,7 @@ def test_a_name_that_python_cannot_use_is_refused(tmp_path: Path, name: str):
 
 
 def test_nothing_is_overwritten(tmp_path: Path):
-    assert new_environment("shop", tmp_path).folder == tmp_path / "shop"
+    files, _ = new_environment("shop", tmp_path)
+    assert {file.parent for file in files} == {tmp_path / "shop"}
     with pytest.raises(InputError, match="shop exists; choose another name"):
         new_environment("shop", tmp_path)

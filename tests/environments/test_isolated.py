@@ -37,7 +37,7 @@ def test_an_abandoned_call_is_collected_in_silence(monkeypatch: pytest.MonkeyPat
     complaints: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", complaints.append)
     with pytest.raises(EnvironmentFailedError, match="step took longer than 1 s"):
-        asyncio.run(isolated._bounded(Abandoning(), "step", asyncio.Event().wait, bool, 1))  # type: ignore[arg-type]
+        asyncio.run(isolated._bounded(Abandoning(), "step", asyncio.Event().wait, 1))  # type: ignore[arg-type]
     gc.collect()
     assert not complaints
 
@@ -84,9 +84,9 @@ def test_what_an_environment_answers_later_is_waited_for(method: str, given: lis
 @pytest.mark.parametrize(
     ("method", "given", "value", "said"),
     [
-        ("choices", [], 3, "choices returned a int; it must return a list of texts"),
-        ("choices", [], "go", "choices returned a str; it must return a list of texts"),
-        ("action_in", ["go"], 3, "action_in returned a int; it must return text or None"),
+        ("choices", [], 3, "choices returned 3; it must return a list of texts"),
+        ("choices", [], "go", "choices returned 'go'; it must return a list of texts"),
+        ("action_in", ["go"], 3, "action_in returned 3; it must return text or None"),
         ("say", ["go"], None, "say returned None; it must return text"),
     ],
 )
@@ -143,8 +143,8 @@ def test_work_runs_in_a_thread_that_ends_with_its_last_user():
 
 def test_a_thread_that_blocks_is_left_behind_and_takes_its_other_users_along(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(isolated, "MAX_THREADS", 1)
-    monkeypatch.setattr(isolated, "_threads", [])
-    monkeypatch.setattr(isolated, "_blocked", [])
+    monkeypatch.setattr(isolated, "_threads", set())
+    monkeypatch.setattr(isolated, "_blocked", set())
     first, second = take_thread(), take_thread()
     assert first is second and first.users == 2
 
@@ -160,7 +160,7 @@ def test_a_thread_that_blocks_is_left_behind_and_takes_its_other_users_along(mon
 
 def test_only_so_many_blocked_threads_are_left_behind(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(isolated, "MAX_BLOCKED", 2)
-    monkeypatch.setattr(isolated, "_blocked", [])
+    monkeypatch.setattr(isolated, "_blocked", set())
     blocked = []
     for _ in range(2):
         thread = take_thread()

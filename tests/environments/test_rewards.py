@@ -130,6 +130,4 @@ def test_what_is_declared_is_found_and_the_function_stays_the_same():
 
 def test_shares_among_our_own_rewards_are_declared():
     declared = {name: bounds_of(reward) for name, reward in REWARDS.items() if bounds_of(reward)}
-    assert declared == dict.fromkeys(["progress", "steps", "format", "judge", "judge_ranking"], (0.0, 1.0)) | {
-        "mistakes": (-1.0, 0.0)
-    }
+    assert declared == dict.fromkeys(["progress", "steps", "format", "judge"], (0.0, 1.0)) | {"mistakes": (-1.0, 0.0)}

@@ -220,7 +220,7 @@ NUMBER = 3
 
 def test_ours_go_by_their_names():
     ours = {"outcome", "progress", "steps", "format", "mistakes", "tool_call", "overlong"}
-    assert set(REWARDS) == ours | {"judge", "judge_ranking"}
+    assert set(REWARDS) == ours | {"judge"}
     assert all(find(name) is reward for name, reward in REWARDS.items())
     assert all(REWARDS[name].__name__ == name for name in ours)
 

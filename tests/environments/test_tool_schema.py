@@ -93,7 +93,3 @@ def test_arguments_that_do_not_fit_are_refused(arguments: dict[str, Any]):
 def test_an_author_reads_what_is_missing(name: str, complaint: str):
     with pytest.raises(TypeError, match=complaint):
         ToolSchema.of(Tools, name)
-
-
-def test_positions_become_names():
-    assert ToolSchema.of(Tools, "paint").named({"0": "red", "coats": 2}) == {"colour": "red", "coats": 2}

@@ -7,10 +7,20 @@ from typing import Any
 
 import pytest
 
-from bough.errors import InputError
-from bough.experiments.breeding import Place, breed, founders, mutated, ranked, select
 from bough.experiments.evolve_settings import EvolveConfig, own_values, trained_by
-from bough.experiments.generation import OPTIMIZER, Generation, Score, Used, writing
+from bough.experiments.generation import (
+    OPTIMIZER,
+    Generation,
+    Place,
+    Score,
+    Used,
+    breed,
+    founders,
+    mutated,
+    ranked,
+    select,
+    writing,
+)
 from bough.experiments.members import method_of
 from tests.experiments.adapters import adapter
 from tests.experiments.small import config
@@ -126,21 +136,3 @@ def test_smoothing_and_weights_in_the_loss_mutate(tmp_path: Path, setting: str, 
     assert (mutation["setting"], mutation["before"]) == (setting, 0.1) and own[setting] in (0.1 * 0.8, 0.1 * 1.2)
     method: Any = method_of(trained_by(settings, own))
     assert getattr(method.config, setting) == own[setting]
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"selection": "confident"}, "selection confident was removed from bough evolve, because no study"),
-        ({"selection": {"name": "truncation", "truncation": 0.5}}, "selection truncation was removed"),
-        ({"mutation": {"rank": 0.5, "crossover": 0.3}, "mutate": None}, "rank, crossover was removed"),
-    ],
-)
-def test_removed_settings_are_refused_with_the_reason(tmp_path: Path, changes: dict[str, Any], said: str):
-    with pytest.raises(InputError, match=said):
-        config(tmp_path, **changes)
-
-
-def test_removed_settings_without_effect_are_read_as_an_earlier_version_wrote_them(tmp_path: Path):
-    selection = {"name": "tournament", "tournament_size": 3, "truncation": 0.25, "alpha": 0.05}
-    assert config(tmp_path, selection=selection, max_rank=64, rank_mutation=0.0).selection.tournament_size == 3

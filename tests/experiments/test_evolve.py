@@ -18,8 +18,7 @@ from bough.experiments import evolve as loop
 from bough.experiments import generation as generations
 from bough.experiments.evolve import Evolved, evolve, opened
 from bough.experiments.generation import Generation, Individual
-from bough.experiments.lessons import RecordLessons
-from bough.experiments.members import Trainees, _population
+from bough.experiments.members import RecordLessons, Trainees, _population
 from bough.methods.sft import SFTConfig
 from bough.models.resolve import resolve
 from bough.types import Call

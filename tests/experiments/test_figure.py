@@ -6,7 +6,7 @@ import pytest
 
 from bough.evaluation.intervals import Interval
 from bough.evaluation.success import Measure
-from bough.experiments.sweep_table import Axis, SweepRow, draw
+from bough.experiments.sweep_table import SweepRow, draw
 
 
 def row(mean: float | None, **values: Any) -> SweepRow:
@@ -27,25 +27,25 @@ def test_means_seeds_and_intervals_are_where_the_numbers_are():
     assert y1 - y2 == pytest.approx(60) and y3 - y1 == pytest.approx(60), "a quarter of 240 pixels"
     assert sorted(y for x, y in circles(svg, "2.5") if x == x1) == [pytest.approx(y1 - 12), pytest.approx(y1 + 12)]
     assert "beta, logarithmic" in svg
-    assert f'x1="{x1}" x2="{x1}" y1="{y1 + 24}" y2="{y1 - 24}"' in svg
+    assert f'x1="{x1}" y1="{y1 + 24}" x2="{x1}" y2="{y1 - 24}"' in svg
 
 
 @pytest.mark.parametrize(
     ("values", "to_scale", "log"),
     [
-        ([0.1, 0.5], True, False),
+        ([0.1, 0.5, 0.6], True, False),
         ([5, 10, 100], True, True),
         ([0, 0.1, 10], True, False),
-        ([None, 0.25], False, False),
-        ([True, False], False, False),
-        ([["episode"], ["parting"]], False, False),
-        ([3], False, False),
+        ([None, 0.25, 9], False, False),
+        ([True, False, 9], False, False),
+        ([["episode"], ["parting"], []], False, False),
     ],
 )
 def test_numbers_are_to_scale_and_other_values_side_by_side(values: list[Any], to_scale: bool, log: bool):
-    axis = Axis(values)
-    assert (axis.to_scale, axis.log) == (to_scale, log)
-    assert len(set(axis.places)) == len(values) and [axis.place(value) for value in values] == axis.places
+    svg = draw([row(0.5, setting=value) for value in values])
+    (x1, _), (x2, _), (x3, _) = circles(svg, "5")
+    assert ("logarithmic" in svg) == log
+    assert x1 < x2 < x3 and (x2 - x1 == pytest.approx(x3 - x2)) == (not to_scale)
 
 
 def test_other_settings_are_series_with_a_legend_and_text_is_escaped():

@@ -11,8 +11,8 @@ import bough
 from bough.environments.rubric import score
 from bough.errors import InputError
 from bough.experiments.evolve_settings import EvolveConfig, own_values, trained_by
-from bough.experiments.lessons import GroupLessons, against_flat
 from bough.experiments.members import Trainees
+from bough.experiments.playing import GroupLessons
 from bough.methods.grpo import GRPOConfig
 from bough.methods.grpo_online import OnlineGRPO
 from bough.training.population import PopulationTrainer
@@ -127,15 +127,7 @@ def test_updates_that_teach_nothing_are_counted_apart(tmp_path: Path, caplog: py
     assert (found.report["updates"], found.report["empty_updates"]) == (0, 4)
     [said] = [one.message for one in caplog.records if "zero variance" in one.message]
     assert said.startswith("16 of 16 groups have zero variance: in 16 of them all attempts failed (try easier tasks")
-    assert "--set group_size=8" in said and not {"--group-size", "--task-pool", "--reset-file"} & set(said.split())
-
-
-def test_advice_against_flat_groups_names_flags_of_evolve():
-    config = GRPOConfig(environment="household", max_steps=1, temperature=0.8)
-    assert list(against_flat(config, "same")) == ["--set temperature=1.2", "--set entropy_coef=0.001"]
-    for kind in ("failed", "succeeded", "equal"):
-        flags = [way for way in against_flat(config, kind) if way.startswith("--")]
-        assert flags and all(way.startswith(("--set ", "--rewards ")) for way in flags)
+    assert not {"--group-size", "--task-pool", "--reset-file"} & set(said.split())
 
 
 def _killed_at_second_call() -> Any:
@@ -152,14 +144,14 @@ def _killed_at_second_call() -> Any:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"environment": ""}, "environment is required for grpo"),
-        ({"train_file": "a.jsonl"}, "leave out train_file"),
+        ({"environment": ""}, "it needs an environment, and no train_file"),
+        ({"train_file": "a.jsonl"}, "it needs an environment, and no train_file"),
         ({"set": {"max_turns": 3}}, "max_turns cannot be set for members"),
         ({"set": {"engine": "vllm"}}, "engine cannot be set for members"),
         ({"mutate": {"max_new_tokens": "2..8"}}, "max_new_tokens must be the same for all members"),
-        ({"mutate": {"rewards.steps": "0..1"}}, "rewards.steps is not the weight of a reward"),
+        ({"mutate": {"rewards.steps": "0..1"}}, "rewards.steps is not a setting of grpo"),
         ({"mutate": {"clip_high": "-1..0.5"}}, "clip_high=-1.0 is not possible"),
-        ({"mutate": {"group_size": "2.2..2.8"}}, "group_size is a whole number; its range cannot be 2.2..2.8"),
+        ({"mutate": {"group_size": "2.2..2.8"}}, "group_size is a whole number; it cannot be 2.2 or 2.8"),
         ({"mutate": {"rewards.steps": ["a", 1]}, "rewards": {"steps": 1}}, "rewards.steps=a is not possible"),
     ],
 )

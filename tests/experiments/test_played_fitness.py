@@ -14,10 +14,10 @@ from bough import Environment, Observation, Task
 from bough.config.groups import SamplingConfig
 from bough.errors import InputError
 from bough.evaluation.intervals import mean_interval, rate_interval, wilson
-from bough.experiments import fitness
+from bough.experiments import playing
 from bough.experiments.evolve_settings import EvolveConfig
 from bough.experiments.generation import Generation, Score, on_common_tasks
-from bough.experiments.players import Players, Playground
+from bough.experiments.playing import PlayedFitness, Players, Playground
 from bough.rollouts.runner import Attempt
 from bough.types import Message, Trajectory
 from tests.commands.letters import WriteLetter, length
@@ -55,7 +55,7 @@ def test_all_members_play_the_same_tasks_with_their_own_adapters(tmp_path: Path,
     assert last.name == found.report["winner"]["name"] and all(id.startswith("unseen-") for id in episodes(last))
     assert found.report["untouched"]["fitness"] == sum(one.success for one in episodes(last).values()) / 6
     # A resumed run finds all episodes on file.
-    monkeypatch.setattr(fitness, "collect", None)
+    monkeypatch.setattr(playing, "collect", None)
     assert evolved(tmp_path, resume=True).report["selected"] == found.report["selected"]
 
 
@@ -184,7 +184,7 @@ def test_a_run_folder_is_found_again_under_its_absolute_path(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     small = {"generations": 1, "population_size": 2}
     found = evolved(Path("run"), **small)
-    monkeypatch.setattr(fitness, "collect", None)  # nothing is played again
+    monkeypatch.setattr(playing, "collect", None)  # nothing is played again
     assert evolved(tmp_path / "run", resume=True, **small).report["selected"] == found.report["selected"]
 
 
@@ -215,7 +215,7 @@ def test_tasks_of_one_family_count_as_one(tmp_path: Path):
     config = EvolveConfig(train_file="pairs.jsonl", environment="Families", eval_tasks=6)
     (tmp_path / "generation-00000" / "a").mkdir(parents=True)
     with closing(Scripted(config, Families)) as players:
-        found = fitness.PlayedFitness(config, players, tmp_path / "rollouts")  # type: ignore[arg-type]
+        found = PlayedFitness(config, players, tmp_path / "rollouts")
         score = found.of(Generation(tmp_path / "generation-00000", 0, trained=True))["a"]
     values = {id: float(int(id[6]) < 3) for id in score.values}  # only the family succeeds
     uneven = replace(score, values=values)

@@ -58,7 +58,7 @@ def test_torch_reads_a_process_part_of_the_memory():
 def test_a_process_ends_with_the_one_that_started_it(tmp_path: Path):
     sweep = configured(tmp_path, "eval.max_turns=2", seeds=1, recipe=RECIPE)
     run: Run = sweep.runs[0]
-    with sweep.shared.claimed(sweep.stamps[0][0].stamp):  # it waits for this stage
+    with sweep.shared.claimed(sweep.stamps[0][0][1]):  # it waits for this stage
         child = subprocess.Popen(
             [sys.executable, "-m", "bough.experiments.sweep_processes"],
             stdin=subprocess.PIPE,

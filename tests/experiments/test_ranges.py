@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bough.experiments.ranges import Choices, Span, make_range, read_ranges
+from bough.experiments.evolve_settings import Choices, Span, make_range, read_ranges
 
 DRAWS = 4000
 

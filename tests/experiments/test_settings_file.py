@@ -22,7 +22,7 @@ from bough.methods.sft import SFTConfig
 )
 def test_the_command_and_its_flat_settings_are_read_from_either_form(verb: str, config: Config, tmp_path: Path):
     (tmp_path / "nested.yaml").write_text(config.to_yaml())
-    (tmp_path / "flat.yaml").write_text(yaml.safe_dump(config.flat_dump()))
+    (tmp_path / "flat.yaml").write_text(yaml.safe_dump({"command": verb, **config.flat_dump()}))
     assert read_settings(tmp_path / "nested.yaml") == (verb, config.flat_dump())
     assert read_settings(tmp_path / "flat.yaml") == (verb, config.flat_dump())
 

@@ -32,9 +32,9 @@ def test_stages_are_planned_as_the_same_exactly_where_they_are(tmp_path: Path):
     sweep.play(lambda _: None)
     found = set()
     for run, stages in zip(sweep.runs, sweep.stamps, strict=True):
-        for one in stages:
-            record = StageRecord.read(run.folder / one.stage.folder)
+        for stage, stamp in stages:
+            record = StageRecord.read(run.folder / stage.folder)
             assert record is not None
-            found.add((one.stamp, record.fingerprint))
+            found.add((stamp, record.fingerprint))
     # `played` and `demos` once, `before` and `after` in two forms each.
     assert len(found) == len({stamp for stamp, _ in found}) == len({made for _, made in found}) == 6

@@ -10,8 +10,9 @@ import pytest
 import bough
 from bough.experiments import evolve as setup
 from bough.experiments.cluster import Part, SpreadMembers, packed_code, spread
-from bough.experiments.evolve import Unwatched, evolve
+from bough.experiments.evolve import evolve
 from bough.rollouts.ray_workers import Surroundings
+from bough.terminal.tables import MembersProgress
 from tests.commands.letters import WriteLetter
 from tests.experiments.parts import FakeActors
 from tests.experiments.same import check_same, check_same_episodes
@@ -46,10 +47,11 @@ def _started(config: Any, records: Any) -> Part:
     return part
 
 
-class Watch(Unwatched):
+class Watch(MembersProgress):
     """Notes after which updates it was told the losses of how many members."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.updates: list[tuple[int, int]] = []
 
     def updated(self, done: int, losses: Mapping[str, float]) -> None:

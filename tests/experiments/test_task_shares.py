@@ -15,10 +15,9 @@ from bough.environments.registry import own_agent
 from bough.environments.tasks import is_for_training
 from bough.errors import InputError
 from bough.experiments.evolve_settings import EvolveConfig, trained_by
-from bough.experiments.fitness import PlayedFitness
 from bough.experiments.generation import Generation, read_records
-from bough.experiments.lessons import GroupLessons
 from bough.experiments.members import method_of
+from bough.experiments.playing import GroupLessons, PlayedFitness
 from bough.policy.load import load_call_builder
 from bough.worlds.functions import benchmark
 from tests.commands.letters import WriteLetter
@@ -188,6 +187,6 @@ def test_members_are_not_selected_or_measured_on_the_tasks_of_their_training_fil
     given = iter(records) if data == "records" else None
     found = read_records(config, method_of(trained_by(config, {})), builder, given)
     with closing(Scripted(config, Numbered, found.tasks)) as players:
-        fitness = PlayedFitness(config, players, tmp_path / "rollouts")  # type: ignore[arg-type]
+        fitness = PlayedFitness(config, players, tmp_path / "rollouts")
         used = [*fitness._selection_tasks(0), *fitness._test_tasks(1, 1)]
     assert len(used) == 2 * config.fitness.tasks and not {task.id for task in used} & {task.id for task in tasks}

@@ -8,13 +8,15 @@ import pytest
 
 from bough.experiments import evolve as loop
 from bough.experiments.evolve import evolve
+from bough.terminal.tables import MembersProgress
 from tests.experiments.small import SETTINGS, config
 
 
-class Recorder:
-    """A watcher that writes everything down."""
+class Recorder(MembersProgress):
+    """Writes everything down."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.told: list[Any] = []
 
     def begin(self, generation: int, members: Sequence[Mapping[str, Any]], steps: int) -> None:

@@ -1,4 +1,4 @@
-"""GGUF files of five families as models: the same numbers, tokens and template; the head as it was."""
+"""GGUF files as models: the same numbers, tokens and template; the head as it was."""
 
 import json
 from pathlib import Path
@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
-from gguf import MODEL_ARCH, GGUFWriter, TokenType, get_tensor_name_map
-from packaging.version import Version
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from gguf import GGUFWriter
+from tokenizers import Regex, pre_tokenizers
 from transformers import AutoModelForCausalLM
 
 from bough.errors import InputError
@@ -20,7 +18,7 @@ from bough.models.gguf_tokenizer import LLAMA3_RULE
 from bough.models.gguf_write import write_gguf
 from bough.models.resolve import model_digest, model_name, stamp
 from bough.policy.load import base_and_adapter
-from tests.models.gguf_samples import FAMILIES, NUM_ROWS, SHAPE, SPLIT_OF, make_model, make_tokenizer
+from tests.models.gguf_samples import FAMILIES, NUM_ROWS, SPLIT_OF, make_model, make_tokenizer
 from tests.models.test_gguf_file import IDS, TEXTS, largest_difference
 
 CASES = {
@@ -81,123 +79,6 @@ def test_a_file_keeps_its_precision(type_name: str, dtype: str, tolerance: float
     again, _ = imported(path)
     assert 0 < largest_difference(model, again) < tolerance
     assert json.loads((tmp_path / "folder" / "config.json").read_text())["dtype"] == dtype
-
-
-GEMMA_SHAPE = {
-    **{key: value for key, value in SHAPE.items() if key != "rope_parameters"},
-    "num_hidden_layers": 6,
-    "head_dim": 24,
-    "query_pre_attn_scalar": 24,
-    "sliding_window": 16,
-    "tie_word_embeddings": True,
-}
-GEMMAS: dict[str, tuple[str, dict[str, Any]]] = {
-    "gemma3": (
-        "Gemma3TextConfig",
-        {
-            "layer_types": ["sliding_attention"] * 5 + ["full_attention"],
-            "rope_parameters": {
-                "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
-                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-            },
-        },
-    ),
-    "gemma2": (
-        "Gemma2Config",
-        {
-            "layer_types": ["sliding_attention", "full_attention"] * 3,
-            "attn_logit_softcapping": 40.0,
-            "final_logit_softcapping": 20.0,
-        },
-    ),
-}
-PIECES = ["<pad>", "<eos>", "<bos>", "<unk>", "▁", "a", "b", "ab", "▁a", "▁ab", "<start_of_turn>", "<end_of_turn>"]
-
-
-def write_gemma(path: Path, family: str) -> Any:
-    """As llama.cpp's converter writes one: 1 is added to the norms."""
-    name, own = GEMMAS[family]
-    torch.manual_seed(0)
-    config = getattr(transformers, name)(**GEMMA_SHAPE | own)
-    model = AutoModelForCausalLM.from_config(config).eval()
-    for parameter in model.parameters():
-        parameter.data.normal_(mean=0.0, std=0.2)
-    writer = GGUFWriter(path, family)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(config.head_dim)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_sliding_window(config.sliding_window)
-    if family == "gemma3":
-        writer.add_rope_freq_base(1e6)
-        writer.add_string("gemma3.rope.scaling.type", "linear")
-        writer.add_float32("gemma3.rope.scaling.factor", 8.0)
-    else:
-        writer.add_attn_logit_softcapping(40.0)
-        writer.add_final_logit_softcapping(20.0)
-    controls = {"<pad>", "<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>"}
-    bytes_ = [f"<0x{i:02X}>" for i in range(256)]
-    tokens = [*PIECES, *bytes_]
-    tokens += [f"<unused{i}>" for i in range(NUM_ROWS - len(tokens))]
-    kinds = dict.fromkeys(tokens, TokenType.NORMAL) | dict.fromkeys(controls, TokenType.CONTROL)
-    kinds |= dict.fromkeys(bytes_, TokenType.BYTE)
-    kinds |= {token: TokenType.UNUSED for token in tokens if token.startswith("<unused")}
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list(tokens)
-    writer.add_token_scores([0.0] * len(tokens))
-    writer.add_token_types([kinds[token] for token in tokens])
-    writer.add_pad_token_id(0)
-    writer.add_eos_token_id(1)
-    writer.add_bos_token_id(2)
-    writer.add_unk_token_id(3)
-    writer.add_add_bos_token(True)
-    writer.add_add_space_prefix(False)
-    writer.add_chat_template(
-        "{% for m in messages %}<start_of_turn>{{ m.role }}\n{{ m.content }}<end_of_turn>{% endfor %}"
-    )
-    table = get_tensor_name_map({"gemma3": MODEL_ARCH.GEMMA3, "gemma2": MODEL_ARCH.GEMMA2}[family], 6)
-    for tensor_name, tensor in model.state_dict().items():
-        if tensor_name != "lm_head.weight":
-            shift = 1.0 if tensor_name.endswith("norm.weight") else 0.0
-            stored = table.get_name(tensor_name, try_suffixes=(".weight",))
-            writer.add_tensor(stored, (tensor + shift).numpy().astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return model
-
-
-@pytest.mark.parametrize("family", GEMMAS)
-def test_gemma_is_read_with_its_windows_norms_and_ends(family: str, tmp_path: Path):
-    if Version(transformers.__version__) < Version("5.19"):
-        pytest.skip("transformers before 5.19 loses the merges of such a tokenizer; the file is refused")
-    model = write_gemma(tmp_path / "model.gguf", family)
-    again, read = imported(tmp_path / "model.gguf")
-    assert largest_difference(model, again) < 2e-5
-    assert again.config.layer_types == model.config.layer_types
-    assert again.generation_config.eos_token_id == [1, 11]  # <eos>, and <end_of_turn> by its name
-    assert read("ab ab", add_special_tokens=False).input_ids == [7, 9]
-    assert read.apply_chat_template([{"role": "user", "content": "ab"}], tokenize=False).startswith(
-        "<start_of_turn>user"
-    )
-
-
-def test_a_sentence_piece_tokenizer_that_lost_its_merges_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """As transformers 5.17 reads it: every letter is a token of its own."""
-    write_gemma(tmp_path / "model.gguf", "gemma3")
-    letters = Tokenizer(models.BPE({piece: i for i, piece in enumerate(PIECES)}, [], unk_token="<unk>"))
-    broken = transformers.PreTrainedTokenizerFast(tokenizer_object=letters)
-    read = transformers.AutoTokenizer.from_pretrained
-    again = lambda *a, **k: read(*a, **k) if "gguf_file" in k else broken  # noqa: E731
-    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", again)
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(InputError, match="loses the merges of its tokenizer"):
-        gguf_read.convert(tmp_path / "model.gguf", tmp_path / "folder")
 
 
 def test_llama_3_splits_numbers_by_three_and_its_positions_are_scaled(tmp_path: Path):

@@ -2,22 +2,18 @@
 
 import importlib
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 import transformers.utils
 
 from bough.models import scikit_learn
-from bough.models.resolve import load_tokenizer
-from bough.policy.load import load_model, load_outline
 
 
 @pytest.fixture
 def users(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The modules of transformers that would import scikit-learn and SciPy, imported again by `import_later`."""
-    names = [later.user for later in (scikit_learn.TOKENIZERS, scikit_learn.MODELS)]
+    names = [later[0] for later in (scikit_learn.TOKENIZERS, scikit_learn.MODELS)]
     for name in names:
         importlib.import_module(name)
         monkeypatch.delitem(sys.modules, name)
@@ -48,22 +44,6 @@ def test_what_transformers_imported_before_stays_as_it_is(users: list[Any], monk
 
 
 def test_a_version_of_transformers_without_the_module_is_left_alone(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(scikit_learn, "MODELS", scikit_learn.MODELS._replace(user="transformers.loss.nowhere"))
+    monkeypatch.setattr(scikit_learn, "MODELS", ("transformers.loss.nowhere", *scikit_learn.MODELS[1:]))
     scikit_learn.import_later(models=True)
     assert transformers.utils.is_scipy_available()
-
-
-@pytest.mark.parametrize(
-    "load",
-    [
-        load_tokenizer,
-        load_outline,
-        lambda name: load_model(name, dtype=None, device=torch.device("cpu"), quantize=False),
-    ],
-    ids=["tokenizer", "outline", "model"],
-)
-def test_whatever_loads_a_model_imports_it_later(load: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch):
-    calls: list[None] = []
-    monkeypatch.setattr(scikit_learn, "import_later", lambda **_: calls.append(None))
-    load("tiny")
-    assert calls

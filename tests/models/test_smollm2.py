@@ -99,7 +99,7 @@ def test_a_file_that_cannot_be_converted_is_a_sentence_and_leaves_nothing(cache,
     wheel = lay_by_hand(cache, {resolve.GGUF: b"not a model"})
     sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
     monkeypatch.setattr(resolve, "WHEEL", replace(resolve.WHEEL, sha256=sha256))
-    with pytest.raises(BoughError, match=r"`python -m bough\.models\.convert` failed: \w+"):
+    with pytest.raises(BoughError, match="does not begin with GGUF"):
         resolve.smollm2_folder()
     assert models_in(cache) == []
 

@@ -72,11 +72,10 @@ def test_vllm_is_refused_before_anything_is_started(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("device", "learners", "reserved", "driver_gpu"),
-    [("cpu", 1, 0, None), ("cuda", 1, 0, 0), ("cuda:1", 1, 0, 1), ("cuda:0", 2, 2, None)],
+    ("device", "learners", "reserved", "here"), [("cpu", 1, 0, False), ("cuda", 1, 0, True), ("cuda:0", 2, 2, False)]
 )
 def test_the_gpu_that_this_process_trains_on_is_not_for_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, learners: int, reserved: int, driver_gpu: int | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, learners: int, reserved: int, here: bool
 ):
     given: dict[str, Any] = {}
 
@@ -91,7 +90,7 @@ def test_the_gpu_that_this_process_trains_on_is_not_for_workers(
     policy: Any = SimpleNamespace(device=torch.device(device))
     with closing(BackgroundLoop()) as loop:
         ClusterSampler(settings(tmp_path, cluster="auto", learners=learners), policy, Letters, loop)
-    assert (given["reserved_gpus"], given["driver_gpu"]) == (reserved, driver_gpu)
+    assert (given["reserved_gpus"], given["trains_here"]) == (reserved, here)
 
 
 def test_a_cluster_that_is_gone_pauses_the_run_with_its_weights_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from bough.errors import InputError
 from bough.policy.adapters import Lora, add_actor
 from bough.policy.policy import Policy
-from bough.trees.pack import TreeRow
 from bough.types import Call
 from tests.policy.families import CAPPED, DECODERS, PLAIN, TREES, make
 from tests.trees.samples import call, call_sets
@@ -155,34 +154,6 @@ def test_log_probabilities_and_entropies_are_at_the_policys_temperature():
     expected = (logits / 0.7).log_softmax(-1)
     torch.testing.assert_close(answers.logprobs[0], expected[[0, 1], [8, 9]])
     torch.testing.assert_close(answers.entropies[0], -(expected.exp() * expected).sum(-1))
-
-
-def test_each_call_is_read_at_the_temperature_it_was_sampled_at():
-    """Also where calls of different temperatures answer with the same tokens: they share what is read, not more."""
-    torch.manual_seed(0)
-    policy = Policy(make("llama"))
-    heats = [0.5, 1.0, 2.0, None, 0.5]
-    answers = [[8, 9, 3], [8, 9, 4], [8, 9, 3], [8, 9, 3], [8, 9, 3]]
-    calls = [Call(prompt_ids=[5, 6, 7], completion_ids=a, temperature=t) for a, t in zip(answers, heats, strict=True)]
-    wanted = list(policy.parameters())
-    scales = torch.arange(1.0, 16.0)
-
-    def slopes(logprobs: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        return torch.autograd.grad((torch.cat(logprobs) * scales).sum(), wanted, allow_unused=True)
-
-    expected = []
-    for one, heat in zip(calls, heats, strict=True):
-        policy.temperature = heat or 1.0
-        expected += policy.logprobs([one], share=False)
-    policy.temperature = None
-    (row,) = policy.rows(calls)
-    assert isinstance(row, TreeRow) and len(row.tree) == 5, "the tree is the same as at one temperature"
-    assert len(row.targets_M) == 10, "three temperatures: two shared tokens each, and four different last ones"
-    gradients = slopes(expected)
-    for share in (True, False):
-        found = policy.logprobs(calls, share=share)
-        torch.testing.assert_close(found, expected)
-        torch.testing.assert_close(slopes(found), gradients, atol=1e-3, rtol=1e-4)
 
 
 def test_entropies_come_with_the_answers():

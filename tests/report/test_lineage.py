@@ -52,17 +52,6 @@ def test_a_built_in_model_is_no_folder_of_its_name(runs: Path, monkeypatch: pyte
     assert lineage(runs / "sft").base == "smollm2"
 
 
-def test_the_data_of_a_mixture_is_all_its_files(tmp_path: Path):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data/own.jsonl").write_text("")
-    text = "command: evolve\nmixture: {own: data/own.jsonl, expert: gone.jsonl}\n"
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/config.yaml").write_text(text)
-    data = read_stage(tmp_path / "run").data
-    assert data is not None and data.name == "own.jsonl, gone.jsonl"
-    assert [one.path for one in data.sources] == [tmp_path / "data/own.jsonl", None]
-
-
 def test_a_circle_is_an_error(tmp_path: Path):
     folders.stage(tmp_path / "a", "sft", model=str(tmp_path / "b/final"))
     folders.stage(tmp_path / "b", "sft", model=str(tmp_path / "a/final"))

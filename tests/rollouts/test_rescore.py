@@ -6,7 +6,7 @@ import torch
 from bough.config.groups import AgentConfig, SamplingConfig
 from bough.policy.policy import Policy
 from bough.rollouts.agents import Agent, ExpertAgent, make_agent
-from bough.rollouts.rescore import Rescored, logprob_gap, rescore, sampled_calls, trained_logprobs
+from bough.rollouts.rescore import Rescored, rescore, sampled_calls
 from bough.types import Call, Message, Task, Trajectory, Turn
 
 REPLY = Message(role="assistant", content="x")
@@ -31,45 +31,35 @@ def test_calls_are_spread_over_the_episodes_and_have_logprobs():
     assert sampled_calls(episodes, 0) == [] == sampled_calls([], 3)
 
 
-def test_the_gap_is_what_was_added():
-    policy = Policy.load("tiny").eval()
+def logprobs(policy: Policy) -> list[float]:
     with torch.no_grad():
-        [true] = policy.logprobs([call(1, None)])
-    shifted = call(1, [float(true[0]) + 0.5, float(true[1]) - 0.25])
-    gap = logprob_gap([shifted], trained_logprobs(policy, [shifted]))
-    assert gap["rescored_tokens"] == 2
-    assert gap["logprob_gap_max"] == pytest.approx(0.5, abs=1e-5)
-    assert gap["logprob_gap_mean"] == pytest.approx(0.375, abs=1e-5)
+        [found] = policy.logprobs([call(1, None)])
+    return [float(value) for value in found]
+
+
+async def made(model: str, temperature: float = 1.0) -> Agent:
+    agent = await make_agent(AgentConfig(model=model), SamplingConfig(temperature=temperature))
+    await agent.close()
+    return agent
+
+
+def test_the_gap_is_what_was_added():
+    first, second = logprobs(Policy.load("tiny").eval())
+    found = rescore(asyncio.run(made("tiny")), [played(None, call(1, [first + 0.5, second - 0.25]))], 4)
+    assert found.numbers["rescored_tokens"] == 2
+    assert found.numbers["logprob_gap_max"] == pytest.approx(0.5, abs=1e-5)
+    assert found.numbers["logprob_gap_mean"] == pytest.approx(0.375, abs=1e-5)
+    assert found.logprobs == {"t": {1: pytest.approx([first, second], abs=1e-5)}}
 
 
 def test_only_a_model_in_this_process_can_be_asked_again():
     assert rescore(ExpertAgent(), [played(call(1, [-1, -1]))], 4) == Rescored()
+    assert [asyncio.run(made(name)).name for name in ("expert", "random")] == ["expert", "random"]
 
 
 def test_calls_are_asked_again_at_the_temperature_they_were_sampled_at():
     policy = Policy.load("tiny").eval()
     policy.temperature = 0.7
-    sampled = call(1, trained_logprobs(policy, [call(1, None)])[0])
-
-    async def gap(temperature: float) -> float:
-        agent = await make_agent(AgentConfig(model="tiny"), SamplingConfig(temperature=temperature))
-        await agent.close()
-        return float(rescore(agent, [played(sampled)], 4).numbers["logprob_gap_max"])
-
-    assert asyncio.run(gap(0.7)) < 1e-5 and asyncio.run(gap(1.0)) > 0.1
-
-
-def test_the_agent_that_settings_name():
-    def made(model: str) -> Agent:
-        async def make() -> Agent:
-            agent = await make_agent(AgentConfig(model=model), SamplingConfig())
-            await agent.close()
-            return agent
-
-        return asyncio.run(make())
-
-    assert [made(name).name for name in ("expert", "random", "tiny")] == ["expert", "random", "tiny"]
-    found = rescore(made("tiny"), [played(None, call(1, [-1, -1]))], 4)
-    assert found.numbers["rescored_tokens"] == 2
-    trained = trained_logprobs(Policy.load("tiny").eval(), [call(1, None)])[0]
-    assert found.logprobs == {"t": {1: pytest.approx(trained, abs=1e-5)}}
+    sampled = played(call(1, logprobs(policy)))
+    gaps = [rescore(asyncio.run(made("tiny", at)), [sampled], 4).numbers["logprob_gap_max"] for at in (0.7, 1.0)]
+    assert gaps[0] < 1e-5 and gaps[1] > 0.1

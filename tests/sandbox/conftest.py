@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bough.sandbox.base import Result, SandboxLimits
-from bough.sandbox.inside.processes import descendants
+from bough.sandbox.inside.kernel import descendants
 from bough.sandbox.isolation import _tried
 from bough.sandbox.pool import Sandbox
 

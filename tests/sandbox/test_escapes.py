@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bough.sandbox.base import SandboxLimits
-from bough.sandbox.inside.processes import descendants
+from bough.sandbox.inside.kernel import descendants
 from bough.sandbox.pool import Sandbox
 from tests.sandbox.conftest import LIMITS, Box
 

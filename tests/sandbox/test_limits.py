@@ -11,8 +11,8 @@ import pytest
 
 from bough.sandbox.base import Result
 from bough.sandbox.inside.keeper import STOP_AGAIN_S
+from bough.sandbox.inside.kernel import descendants
 from bough.sandbox.inside.launch import INODES
-from bough.sandbox.inside.processes import descendants
 from tests.sandbox.conftest import Box
 
 HOARD = """

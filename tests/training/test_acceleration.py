@@ -23,6 +23,7 @@ from tests.policy.families import make
 
 GIB = 2**30
 ROOT = Path(__file__).parents[2]
+on_a_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="trains on a CPU, and a GPU would be chosen here")
 LONG = Work(num_steps=100_000, num_tokens=1e13)
 # Two calls of one episode: 5 tokens are read (of the last answer all but its last), the first 3 of them in both calls.
 EPISODE = [Call(prompt_ids=[1, 2], completion_ids=[3, 4]), Call(prompt_ids=[1, 2, 3, 4], completion_ids=[5, 6])]
@@ -113,10 +114,10 @@ def test_what_calls_share_is_counted_once():
     assert Work.of(PlannedSource([], config)) == Work(0, 0)
 
 
-class OnGpu(Processes):
-    def __init__(self) -> None:
+class On(Processes):
+    def __init__(self, device: str) -> None:
         super().__init__()
-        self.device = torch.device("cuda")
+        self.device = torch.device(device)
 
 
 def test_elsewhere_than_on_a_gpu_and_online_neither_is_chosen(monkeypatch: pytest.MonkeyPatch):
@@ -124,9 +125,9 @@ def test_elsewhere_than_on_a_gpu_and_online_neither_is_chosen(monkeypatch: pytes
     monkeypatch.setattr(Work, "of", lambda _: LONG)
     config = SFTConfig(train_file=Path("a"), model="tiny")
     source = PlannedSource([Demonstration(calls=EPISODE, weights=(1.0, 1.0))], config)
-    on_cpu, on_gpu = accelerated(config, Processes(), source), accelerated(config, OnGpu(), source)
+    on_cpu, on_gpu = accelerated(config, On("cpu"), source), accelerated(config, On("cuda"), source)
     assert (on_cpu.compile, on_cpu.cuda_graphs, on_gpu.compile, on_gpu.cuda_graphs) == (False, False, True, True)
-    online = accelerated(GRPOConfig(environment="household", max_steps=1, model="tiny"), OnGpu(), None)
+    online = accelerated(GRPOConfig(environment="household", max_steps=1, model="tiny"), On("cuda"), None)
     assert (online.compile, online.cuda_graphs) == (False, False)
 
 
@@ -144,7 +145,7 @@ def test_a_resumed_run_repeats_the_choice_and_a_flag_changes_it(
     """The choice is noted as on a GPU; what is computed here is not changed by it."""
     monkeypatch.setattr("bough.training.run.accelerated", lambda config, *_: _filled(config, True))
     before = run_module._chosen_before
-    monkeypatch.setattr(run_module, "_chosen_before", lambda *given: before(*given[:3], OnGpu()))
+    monkeypatch.setattr(run_module, "_chosen_before", lambda *given: before(*given[:3], On("cuda")))
     monkeypatch.setattr(Run, "load_policy", lambda self, **_: _policy(self))
     monkeypatch.setattr(RowReader, "record", lambda _: None)
     monkeypatch.setattr(RowReader, "not_recordable", lambda _: [])
@@ -169,6 +170,7 @@ def _policy(_run: Run[Any]) -> Policy:
     return Policy.load("tiny", lora=Lora(r=16, alpha=32))
 
 
+@on_a_cpu
 def test_a_run_that_moves_to_a_cpu_leaves_both_behind(tmp_path: Path):
     assert trained(tmp_path, 1)["compile"] is False
     text = (tmp_path / "config.yaml").read_text()
@@ -179,6 +181,7 @@ def test_a_run_that_moves_to_a_cpu_leaves_both_behind(tmp_path: Path):
     assert (machine["compile"], machine["cuda_graphs"]) == (False, False)
 
 
+@on_a_cpu
 def test_a_model_that_cannot_be_recorded_after_all_is_trained_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):

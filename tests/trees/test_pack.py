@@ -30,15 +30,6 @@ def test_an_answer_that_calls_share_is_predicted_once():
     assert sorted(found) == [(2, 3), (3, 4), (3, 5)]
 
 
-def test_calls_of_different_temperatures_share_what_is_read_but_no_prediction():
-    calls = [call([1, 2], [3, 4]), call([1, 2], [3, 5]), call([1, 2], [3, 4])]
-    (row,) = tree_rows(calls, budget=100, temperatures=[0.5, 0.5, 2.0])
-    assert row.tokens.tolist() == [1, 2, 3]
-    found = zip(row.tokens[row.predictors_M].tolist(), row.targets_M.tolist(), row.temperature_M.tolist(), strict=True)
-    assert sorted(found) == [(2, 3, 0.5), (2, 3, 2.0), (3, 4, 0.5), (3, 4, 2.0), (3, 5, 0.5)]
-    assert row.temperature_M[row.index_N].tolist() == [0.5, 0.5, 0.5, 0.5, 2.0, 2.0]
-
-
 @settings(deadline=None)
 @given(call_sets(), st.integers(1, 40), st.sampled_from([tree_rows, plain_rows]), st.data())
 def test_rows_hold_every_answer_once(calls, budget, make, data):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -314,12 +314,7 @@ def _skipped(text: str, at: int, characters: str = " \t\r\n") -> int:
 # Calls as bare JSON or in a ```json block. An environment acts on them, so that such a model can be trained, and
 # counts them as malformed.
 
-FENCE = "```"
-OPENING = re.compile(r"```[ \t]*(?:(?:json|tool_call|tool_code)[ \t]*)?\n", re.IGNORECASE)
-BLOCK = re.compile(OPENING.pattern + r"(.*?)```", re.DOTALL | re.IGNORECASE)
-# An opening that is not complete.
-INCOMPLETE = re.compile(r"```[ \t]*\w{0,9}[ \t]*")
-SPACE = re.compile(r"\s*")
+BLOCK = re.compile(r"```[ \t]*(?:(?:json|tool_call|tool_code)[ \t]*)?\n(.*?)```", re.DOTALL | re.IGNORECASE)
 
 
 def read_calls(text: str, names: Collection[str]) -> tuple[ToolCall, ...]:
@@ -352,69 +347,3 @@ def _fenced_calls(block: str, names: Collection[str]) -> list[ToolCall] | None:
     except (ValueError, RecursionError):  # also MalformedError
         return None
     return calls
-
-
-# Where calls may begin in a text that is still being written.
-
-
-class Undecided:
-    """Finds where bare or fenced calls may begin. `names` are the tools."""
-
-    def __init__(self, names: Collection[str]) -> None:
-        self._names = names
-        # Where the reply begins after its thoughts, and the same if it is known to have no calls.
-        self._spoken, self._text_from = 0, -1
-
-    def first(self, text: str, start: int) -> int:
-        """What stands before it stays text, whatever follows. Before `start` everything was decided earlier."""
-        ended = text.rfind(THOUGHT, max(0, start - len(THOUGHT)))
-        self._spoken = max(self._spoken, ended + len(THOUGHT) if ended >= 0 else 0)
-        if self._spoken == self._text_from:
-            return len(text)
-        begin = SPACE.match(text, self._spoken).end()  # type: ignore[union-attr]  # no white space is a match, too
-        if text[begin : begin + 1] in ("", "{", "["):
-            return self._spoken
-        at = max(start, self._spoken)
-        while (at := text.find(FENCE, at)) >= 0:
-            opened = OPENING.match(text, at)
-            if opened is not None:
-                closed = text.find(FENCE, opened.end())
-                # An empty block may stand before calls.
-                if closed < 0 or _fenced_calls(text[opened.end() : closed], self._names) is not None:
-                    return at
-                # One block that is not a call, and nothing in the text is.
-                self._text_from = self._spoken
-                return len(text)
-            if INCOMPLETE.fullmatch(text, at):
-                return at
-            at += 1
-        return len(text) - (2 if text.endswith("``") else text.endswith("`"))
-
-
-def first_mark(text: str, marks: Iterable[str], start: int = 0) -> int:
-    """Where, from `start` on, the first mark begins, or may begin: at the end of the text one can be incomplete."""
-    first = len(text)
-    for mark in marks:
-        found = text.find(mark, start)
-        if found < 0:
-            found = max(start, len(text) - len(mark) + 1)
-            while (found := text.find(mark[0], found)) >= 0 and not mark.startswith(text[found:]):
-                found += 1
-        if found >= 0:
-            first = min(first, found)
-    return first
-
-
-class BeforeMark:
-    """Passes a text on to `on_text` up to a mark, without the white space before it."""
-
-    def __init__(self, mark: str, on_text: Callable[[str], None]) -> None:
-        self._mark, self._on_text = mark, on_text
-        self._held = ""
-
-    def add(self, text: str) -> None:
-        self._held += text
-        end = len(self._held[: first_mark(self._held, [self._mark])].rstrip())
-        if end:
-            self._on_text(self._held[:end])
-            self._held = self._held[end:]

@@ -15,10 +15,9 @@ from bough.commands.objects import EnvironmentLike, Source, as_file, environment
 from bough.commands.table import Command
 from bough.config.keywords import make_config, settings_of
 from bough.data.transcript import coloured
-from bough.environments.check import CheckReport, EnvCheckConfig
+from bough.environments.check import CheckReport, EnvCheckConfig, check_configured
 from bough.ledger import plural
 from bough.policy.load import load_call_builder
-from bough.rollouts.own_agent import check_configured
 from bough.terminal import console
 from bough.types import Call
 

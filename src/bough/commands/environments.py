@@ -13,11 +13,10 @@ from bough.config.groups import ReportConfig
 from bough.config.yaml_file import write_value
 from bough.environments.adapters.names import ADAPTERS
 from bough.environments.base import blame
-from bough.environments.check import EnvCheckConfig, new_environment
+from bough.environments.check import EnvCheckConfig, check_configured, new_environment
 from bough.environments.registry import ListedEnvironment, describe, find, list_environments
 from bough.errors import BoughError
 from bough.ledger import plural
-from bough.rollouts.own_agent import check_configured
 from bough.terminal import console
 
 
@@ -93,17 +92,17 @@ def check_one(config: EnvCheckConfig) -> int:
         problems = plural(len(report.problems), "problem")
         out.print(f"{report.environment} breaks the contract: {problems} in {played}")
         return 2
-    out.print(f"{report.environment} keeps the contract in {played}: {report.checked}")
+    out.print(f"{report.environment} keeps the contract in {played}: determinism, replay, bad input, expert, close")
     return 0
 
 
 def new(config: EnvNewConfig) -> int:
-    made = new_environment(config.name, config.output)
+    files, commands = new_environment(config.name, config.output)
     if config.as_json:
-        console.print_json({"files": list(map(str, made.files)), "commands": list(made.commands)})
+        console.print_json({"files": list(map(str, files)), "commands": commands})
         return 0
-    lines = [*(f"wrote {file}" for file in made.files), "Check it, test it and train in it:"]
-    lines += [f"  {command}" for command in made.commands]
+    lines = [*(f"wrote {file}" for file in files), "Check it, test it and train in it:"]
+    lines += [f"  {command}" for command in commands]
     console.out().print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
     return 0
 

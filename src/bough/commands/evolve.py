@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,6 @@ from bough.commands.objects import (
     StrPath,
     file_of,
     in_memory,
-    is_path,
-    records_of,
     reward_weights,
     where_to_play,
 )
@@ -48,10 +46,10 @@ class EvolvedModel(TrainedModel):
         return f"<{self.name}: {self.report['winner']['name']}, {facts}; weights in {self.path}>"
 
 
-@settings_of(EvolveConfig, "recipe", "own_agent", "mixture")
+@settings_of(EvolveConfig, "recipe", "own_agent")
 def evolve(
     model: ModelLike,
-    train_file: Source | PreferenceGym | Mapping[str, Source] | None = None,
+    train_file: Source | PreferenceGym | None = None,
     *,
     eval_file: Source | None = None,
     test_file: Source | None = None,
@@ -67,13 +65,11 @@ def evolve(
     shares of the first are held out. With `environment`, a name or a class, members are compared by
     their success there; with `method="grpo"` they also learn from what they play there, and there
     is no `train_file`. `rewards` are names or functions, as in `bough.collect`. A `PreferenceGym` in
-    place of `train_file` stands for its training and test data; a dictionary of several files or
-    lists of records is a mixture, whose weights `mixture_weights` gives. `mutate` gives the settings that
-    differ: `{"learning_rate": "1e-6..1e-4"}`.
+    place of `train_file` stands for its training and test data. `mutate` gives the settings that differ:
+    `{"learning_rate": "1e-6..1e-4"}`.
     """
     from bough.commands.preference import PreferenceGym
     from bough.experiments.evolve import evolve as run
-    from bough.terminal.tables import MembersProgress
 
     if isinstance(train_file, PreferenceGym):
         if eval_file is not None:
@@ -83,17 +79,11 @@ def evolve(
     temporary = TemporaryFolder()
     start = model.save(temporary.path / "start") if isinstance(model, LoadedModel) else model
     folder = Path(output_dir) if output_dir is not None else temporary.path / "evolve"
-    mixture = dict(train_file) if isinstance(train_file, Mapping) else {}
-    sources = {"train_file": None if mixture else train_file, "eval_file": eval_file, "test_file": test_file}
+    sources = {"train_file": train_file, "eval_file": eval_file, "test_file": test_file}
     named: dict[str, Any] = {key: file_of(one) for key, one in sources.items() if one is not None}
-    if mixture:
-        named["mixture"] = {key: file_of(one) for key, one in mixture.items()}
     play = where_to_play(environment, None) | ({"rewards": reward_weights(rewards)} if rewards else {})
     config = make_config(EvolveConfig, "evolve", settings, model=model_name(start), output_dir=folder, **named, **play)
-    train, held_out, test = map(in_memory, sources.values())
-    mixed = {key: records_of(one) for key, one in mixture.items() if not is_path(one)}
-    with MembersProgress(None if config.population.halving else config.population.generations) as progress:
-        found = run(config, mixed or train, held_out, test, notify=console.announce, watch=progress)
+    found = run(config, *map(in_memory, sources.values()), notify=console.announce)
     name = model.name if isinstance(model, LoadedModel | TrainedModel) else model_name(model)
     return EvolvedModel(
         f"{name}+evolve", found.weights,
@@ -107,10 +97,9 @@ def evolve(
 
 def evolve_command(config: EvolveConfig) -> int:
     from bough.experiments.evolve import evolve as run
-    from bough.terminal.tables import MembersProgress, fitness_text, members_table, settings_text
+    from bough.terminal.tables import fitness_text, members_table, settings_text
 
-    with MembersProgress(None if config.population.halving else config.population.generations) as progress:
-        found = run(config, notify=console.announce, watch=progress)
+    found = run(config, notify=console.announce)
     if config.as_json:
         console.print_json({**found.report, "folder": str(found.folder), "weights": str(found.weights)})
         return 0
@@ -148,10 +137,9 @@ COMMANDS = {
             "train_file",
             resumes=True,
             reads_by_method={"sft": "demonstrations", "grpo": None},
-            instead="mixture",
         ),
         essential=(
-            *("recipe", "method", "model", "train_file", "mixture", "mixture_weights", "eval_file", "test_file"),
+            *("recipe", "method", "model", "train_file", "eval_file", "test_file"),
             *("set", "mutate", "population_size", "generations", "steps", "halving", "tournament_size", "elitism"),
             *("output_dir", "resume", "overwrite", "seed", "as_json", "metric", "environment", "options", "split"),
             *("eval_tasks", "temperature", "max_new_tokens", "max_turns", "concurrency", "rewards"),

@@ -89,8 +89,7 @@ def _show_plan(playing: Sweep, as_json: bool) -> int:
                 "values": one.values,
                 "seed": one.seed,
                 "stages": [
-                    {"stage": stamped.stage.folder, "shared_with": source.name if source else None}
-                    for stamped, source in shown
+                    {"stage": stage.folder, "shared_with": source.name if source else None} for stage, source in shown
                 ],
             }
             for one, shown in runs
@@ -105,9 +104,9 @@ def _show_plan(playing: Sweep, as_json: bool) -> int:
     )
     for one, shown in runs:
         out.print(one.label, style="bold", markup=False)
-        for stamped, source in shown:
+        for stage, source in shown:
             note = f"  shared with {source.label}" if source else ""
-            out.print(f"    {stamped.stage.folder}{note}", markup=False)
+            out.print(f"    {stage.folder}{note}", markup=False)
     return 0
 
 

@@ -43,8 +43,7 @@ class Stage:
     episodes if it has no file (`or_plays`) gets the environment only then. The setting `adds`
     takes all earlier data of the kind that the command writes, to be added to its output; `labels` is
     the setting that names another model to learn from. `reads_by_method` has what it reads with
-    each value of its setting `method`, if that is not always `reads`. The setting `instead` names data in place of
-    `file`.
+    each value of its setting `method`, if that is not always `reads`.
     """
 
     reads: str | None
@@ -58,12 +57,9 @@ class Stage:
     adds: str = ""
     labels: str = ""
     reads_by_method: Mapping[str, str | None] = field(default_factory=dict)
-    instead: str = ""
 
     def input(self, settings: Mapping[str, Any]) -> str | None:
         """The kind of data that a stage with these settings reads."""
-        if settings.get(self.instead):
-            return None
         return self.reads_by_method.get(str(settings.get("method")), self.reads)
 
 

@@ -124,7 +124,7 @@ class Config(BaseModel):
 
     def to_yaml(self) -> str:
         """The resolved settings, as a file that `load` reads."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        return yaml.safe_dump(self.recorded(), sort_keys=False, allow_unicode=True)
 
 
 # Settings that can name code: an environment, a reward or an agent as `module:name` or `path/to/file.py:name`.

@@ -174,7 +174,7 @@ RewardWeights = Annotated[dict[str, Weight], BeforeValidator(_pairs), AfterValid
 # What help says of the settings of rewards.
 REWARDS = (
     "rewards and their weights, as outcome=1 tool_call=1 'overlong={weight: 1, max_length: 4096}': "
-    "outcome, progress, steps, format, mistakes, tool_call, overlong, judge, judge_ranking, module:function or "
+    "outcome, progress, steps, format, mistakes, tool_call, overlong, judge, module:function or "
     "path/to/file.py:function "
     "(default: the environment's own reward)"
 )

@@ -1,7 +1,7 @@
 """What a file format is, and the functions that every reader of rows needs.
 
 A format turns one row (a JSON object) into one record and, where it can be written,
-back. A row that cannot be read raises `RowError` with one of the reasons below.
+back. A row that cannot be read raises `RowError`.
 """
 
 from __future__ import annotations
@@ -25,24 +25,6 @@ IN_MEMORY = "records"
 Row = dict[str, Any]
 Sample = Trajectory | Pair | Group
 Read = TypeVar("Read", bound=Sample)
-
-REASONS = {
-    "not_json": "the line is not a JSON object",
-    "not_utf8": "the line is not UTF-8 text",
-    "torn": "the last line was cut off while it was written",
-    "damaged": "the file cannot be unpacked any further",
-    "too_large": "the row is larger than any record",
-    "unknown_format": "no format has these columns",
-    "newer_schema": "written by a newer Bough",
-    "missing_field": "a column the format needs is absent or null",
-    "wrong_type": "a value is of another type than the format says",
-    "wrong_length": "a list has another length than the format says",
-    "not_finite": "a number is NaN or infinite",
-    "empty_completion": "a reply that should be trained is empty",
-    "same_reply": "chosen equals rejected",
-    "unbalanced_roles": "the roles do not alternate as a conversation does",
-    "cannot_express": "the record contains something that the target format cannot express",
-}
 
 
 @dataclass(frozen=True)
@@ -167,15 +149,17 @@ def check_roles(messages: list[Message]) -> None:
     """A system message only first, an assistant only after user or tool, a tool only after a tool call."""
     previous: Message | None = None
     for i, message in enumerate(messages):
+        wrong = ""
         if message.role == "system" and previous is not None:
-            raise RowError("unbalanced_roles", f"message {i} is a system message; only the first message may be one")
-        if message.role == "assistant" and (previous is None or previous.role not in ("user", "tool")):
-            before = previous.role if previous else "nothing"
-            raise RowError(
-                "unbalanced_roles", f"message {i} is an assistant message after {before}; it must follow user or tool"
+            wrong = "is a system message; only the first message may be one"
+        elif message.role == "assistant" and (previous is None or previous.role not in ("user", "tool")):
+            wrong = (
+                f"is an assistant message after {previous.role if previous else 'nothing'}; it must follow user or tool"
             )
-        if message.role == "tool" and not (previous and (previous.role == "tool" or previous.tool_calls)):
-            raise RowError("unbalanced_roles", f"message {i} is a tool message that answers no tool call")
+        elif message.role == "tool" and not (previous and (previous.role == "tool" or previous.tool_calls)):
+            wrong = "is a tool message that answers no tool call"
+        if wrong:
+            raise RowError("unbalanced_roles", f"message {i} {wrong}")
         previous = message
 
 
@@ -198,21 +182,17 @@ JSON_NAMES: dict[type, str] = {
 def row_error(error: ValidationError) -> RowError:
     """The errors of pydantic in one sentence, with the reason of the first."""
     findings = error.errors(include_url=False, include_context=False, include_input=False)
-    sentences = [f"{_place(finding['loc'])}{finding['msg'].removeprefix('Value error, ')}" for finding in findings[:3]]
+    sentences = []
+    for finding in findings[:3]:
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in finding["loc"]).lstrip(".")
+        place = f'"{path if len(path) <= 80 else path[:79] + "…"}": ' if path else ""
+        sentences.append(place + finding["msg"].removeprefix("Value error, "))
     if len(findings) > 3:
         sentences.append(f"and {len(findings) - 3} more")
-    first = findings[0]
-    reason = {"missing": "missing_field", "finite_number": "not_finite"}.get(first["type"], "wrong_type")
-    if '"rejected" equals "chosen"' in first["msg"]:
+    reason = {"missing": "missing_field", "finite_number": "not_finite"}.get(findings[0]["type"], "wrong_type")
+    if '"rejected" equals "chosen"' in findings[0]["msg"]:
         reason = "same_reply"
     return RowError(reason, "; ".join(sentences))
-
-
-def _place(location: tuple[int | str, ...]) -> str:
-    if not location:
-        return ""
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
-    return f'"{path if len(path) <= 80 else path[:79] + "…"}": '
 
 
 # The fields of a record besides its messages, as columns with the same names in every format.
@@ -270,8 +250,6 @@ def read_pair(
     **more: Any,
 ) -> Pair:
     """The pair of a row; the format itself reads the columns `own`."""
-    if [turn.reply for turn in chosen] == [turn.reply for turn in rejected]:
-        raise RowError("same_reply", '"rejected" equals "chosen"; a preference pair needs two different replies')
     return Pair(
         task=read_task(row, start, unnamed),
         start=start,
@@ -293,14 +271,19 @@ def name(row: Row, key: str, where: str = "") -> str | None:
         raise RowError("wrong_type", f'{where}"{key}" is a number too long for a name') from None
 
 
+def write_columns(record: Trajectory | Pair, task: Task | None = None) -> Row:
+    """The columns that `read_trajectory` and `read_pair` read, and the record's `info`."""
+    columns = write_task(task or record.task)
+    if isinstance(record, Pair):
+        return {**columns, **given(reason=record.reason, margin=record.margin), **record.info}
+    # An id that a reader would generate is left out.
+    name = {} if record.id == digest(*record.messages) else {"id": record.id}
+    return {**columns, **name, **write_ending(record), **record.info}
+
+
 def write_task(task: Task) -> Row:
     """The columns that `read_task` reads."""
     return given(task_id=task.id, environment=task.environment, seed=task.seed, task_data=task.data)
-
-
-def write_id(trajectory: Trajectory) -> Row:
-    """The column `id`, unless it is the id that a reader would generate."""
-    return {} if trajectory.id == digest(*trajectory.messages) else {"id": trajectory.id}
 
 
 def write_ending(trajectory: Trajectory) -> Row:
@@ -318,8 +301,7 @@ def given(**columns: Any) -> Row:
 # Lossless writing: a row is written only if reading it gives the same record.
 # Every other format is smaller than ours. Rather than list what each has no place for, a writer puts down what it can
 # and lets its own reader judge. Two things may be lost, and only these: the exact tokens of calls, and nulls among
-# `info`. Formats that other programs read strictly have the conversation alone; for them `same_conversation` is the
-# judge.
+# `info`. Formats that other programs read strictly have the conversation alone; for them `said` is compared.
 
 Kind = TypeVar("Kind", bound=Sample)
 # A message, and whether it is trained (only replies are).
@@ -336,59 +318,57 @@ def expect(record: Sample, kind: type[Kind], name: str) -> Kind:
     return record
 
 
-def faithful(name: str, record: Sample, row: Row, read: Callable[[Row], Read]) -> Row:
-    """`row`, if `read` turns it back into `record`; otherwise RowError("cannot_express") says what would be lost."""
-    return _checked(name, record, row, read, _comparable)
+def not_group(record: Sample, name: str) -> Trajectory | Pair:
+    """`record`, for a format that has a row for everything else."""
+    if isinstance(record, Group):
+        raise RowError("cannot_express", f"{name} cannot express a group; write its attempts as separate rows")
+    return record
 
 
-def same_conversation(name: str, record: Sample, row: Row, read: Callable[[Row], Read]) -> Row:
-    """`row`, if `read` finds the same messages, trained replies and tools in it. Ids of tool calls may differ."""
-    return _checked(name, record, row, read, _conversation)
+def everything(record: Sample) -> Row:
+    """What a faithful row keeps of a record."""
+    dump = record.model_dump(exclude=_LOST)
+    for part in (dump, *dump.get("attempts", ())):
+        part["info"] = {key: value for key, value in part["info"].items() if value is not None}
+    return dump
 
 
-def _checked(name: str, record: Sample, row: Row, read: Callable[[Row], Read], content: Callable[[Sample], Row]) -> Row:
+def faithful(
+    name: str, record: Sample, row: Row, read: Callable[[Row], Read], kept: Callable[[Any], Row] = everything
+) -> Row:
+    """`row`, if `read` finds what is `kept` of `record` in it; otherwise RowError says what would be lost."""
     try:
         again = read(row)
     except RowError as error:
         raise RowError("cannot_express", f"{name} cannot express this record: {error}") from None
-    place = _difference(content(record), content(again))
+    place = _difference(kept(record), kept(again))
     if place is not None:
         raise RowError("cannot_express", f"{name} cannot express {place} of this record")
     return row
 
 
-def context(message: Message) -> Spoken:
-    """A message that is not trained."""
-    return message, False
+def said(record: Trajectory | Pair) -> Row:
+    """The messages of a record, which replies are trained, and the tools. Ids of tool calls may differ."""
+    if isinstance(record, Pair):
+        parts = {"start": context(record.start), "chosen": spoken(record.chosen), "rejected": spoken(record.rejected)}
+    else:
+        parts = {"messages": context(record.start) + spoken(record.turns)}
+    ids: Any = {"tool_call_id": True, "tool_calls": {"__all__": {"id"}}}
+    dumped = {
+        name: [message.model_dump(exclude=ids) | {"trained": trained} for message, trained in part]
+        for name, part in parts.items()
+    }
+    return {**dumped, "tools": record.tools}
+
+
+def context(messages: list[Message]) -> list[Spoken]:
+    """Messages that are not trained."""
+    return [(message, False) for message in messages]
 
 
 def spoken(turns: list[Turn]) -> list[Spoken]:
     """The messages of turns."""
-    return [said for turn in turns for said in ((turn.reply, turn.trained), *map(context, turn.observation))]
-
-
-def _conversation(record: Sample) -> Row:
-    assert not isinstance(record, Group)
-    if isinstance(record, Pair):
-        sides = {"chosen": spoken(record.chosen), "rejected": spoken(record.rejected)}
-        return {"start": [_said(context(one)) for one in record.start], "tools": record.tools} | {
-            side: [_said(one) for one in said] for side, said in sides.items()
-        }
-    said = [*map(context, record.start), *spoken(record.turns)]
-    return {"messages": [_said(one) for one in said], "tools": record.tools}
-
-
-def _said(one: Spoken) -> Row:
-    message, trained = one
-    ids: Any = {"tool_call_id": True, "tool_calls": {"__all__": {"id"}}}
-    return message.model_dump(exclude=ids) | {"trained": trained}
-
-
-def _comparable(record: Sample) -> Row:
-    dump = record.model_dump(exclude=_LOST)
-    for part in (dump, *dump.get("attempts", ())):
-        part["info"] = {key: value for key, value in part["info"].items() if value is not None}
-    return dump
+    return [one for turn in turns for one in [(turn.reply, turn.trained), *context(turn.observation)]]
 
 
 def _difference(wanted: Any, got: Any, place: str = "") -> str | None:

@@ -1,24 +1,29 @@
-"""Zstandard files as a sequence of frames, one per batch, so that a torn end costs one frame at most.
+"""Compressed files, unpacked in small pieces so that memory use does not depend on what they contain.
 
-A file is unpacked in small pieces. A block of four bytes unpacks to at most 128 KiB of text, so
-memory use does not depend on the content of the file.
+Our own Zstandard files have one frame per batch, so that a torn end costs one frame at most.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import lzma
+import os
 from collections.abc import Iterator
 from typing import IO
 
 import zstandard
 from typing_extensions import Buffer
 
-# At most 4 MiB of text each.
+PIECE = 1 << 16
+# Of Zstandard data, whose blocks of four bytes unpack to at most 128 KiB each: at most 4 MiB of text.
 SMALL_PIECE = 128
 # The limit of zstd itself without --long; the window is kept in memory while a frame is read.
 MAX_WINDOW = 128 << 20
+# Text shrinks to a tenth or a hundredth. A file that expands to more than both limits is not a data file.
+MAX_UNPACKED, MAX_RATIO = 1 << 30, 1000
+SUFFIXES = (".zst", ".gz", ".xz")
 
 
 def pack(text: bytes) -> bytes:
@@ -60,12 +65,21 @@ def whole_size(file: IO[bytes]) -> int:
     return size
 
 
-class ZstdStream(io.RawIOBase):
-    """The text of a Zstandard file as a raw stream."""
+def most_unpacked(file: io.BufferedReader) -> int:
+    """Number of bytes that a file of its size may unpack to."""
+    return max(MAX_UNPACKED, MAX_RATIO * os.fstat(file.fileno()).st_size)
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._pieces = unpack(file)
-        self._rest = memoryview(b"")
+
+class Unpacked(io.RawIOBase):
+    """The text of a compressed file as a raw stream. OSError where it is longer than `most_unpacked`."""
+
+    def __init__(self, file: io.BufferedReader, suffix: str) -> None:
+        self._file, self._left, self._rest = file, most_unpacked(file), memoryview(b"")
+        if suffix == ".zst":
+            self._pieces = (piece for piece, _ in unpack(file))
+        else:
+            source = gzip.GzipFile(fileobj=file) if suffix == ".gz" else lzma.LZMAFile(file)  # noqa: SIM115
+            self._pieces = (piece for piece in iter(lambda: source.read(PIECE), b""))
 
     def readable(self) -> bool:
         return True
@@ -76,58 +90,15 @@ class ZstdStream(io.RawIOBase):
             piece = next(self._pieces, None)
             if piece is None:
                 return 0
-            self._rest = memoryview(piece[0])
+            self._rest = memoryview(piece)
+            self._left -= len(piece)
+            if self._left < 0:
+                raise OSError(f"it unpacks to more than {MAX_RATIO} times its size; it is not a data file")
         count = min(len(view), len(self._rest))
         view[:count] = self._rest[:count]
         self._rest = self._rest[count:]
         return count
 
-
-# The text of an .xz file as a raw stream, with a limit on the memory that its header may request.
-
-# xz -9 asks for 65 MiB; a header may ask for 4 GiB.
-MAX_MEMORY = 128 << 20
-PIECE = 1 << 16
-
-
-class XzStream(io.RawIOBase):
-    """Unpacks as much as is requested. Damage is an LZMAError, a missing end an EOFError."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._unpacker = _unpacker()
-        self._data = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Buffer) -> int:
-        view = memoryview(buffer)
-        while view:
-            if self._unpacker.eof and not self._next_stream():
-                return 0
-            if self._unpacker.needs_input and not self._data:
-                self._data = self._file.read(PIECE)
-                if not self._data:
-                    raise EOFError("the file ended before its end-of-stream marker")
-            text = self._unpacker.decompress(self._data, max_length=len(view))
-            self._data = b""
-            if text:
-                view[: len(text)] = text
-                return len(text)
-        return 0
-
-    def _next_stream(self) -> bool:
-        """Streams may follow each other, with zero bytes between them."""
-        self._data = self._unpacker.unused_data.lstrip(b"\0")
-        while not self._data:
-            piece = self._file.read(PIECE)
-            if not piece:
-                return False
-            self._data = piece.lstrip(b"\0")
-        self._unpacker = _unpacker()
-        return True
-
-
-def _unpacker() -> lzma.LZMADecompressor:
-    return lzma.LZMADecompressor(memlimit=MAX_MEMORY)
+    def close(self) -> None:
+        self._file.close()
+        super().close()

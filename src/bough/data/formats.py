@@ -22,7 +22,7 @@ be told so, and never be trained on as something else.
 
 from __future__ import annotations
 
-from bough.data import bough, inspect, knowlyr, openai, sharegpt, trl
+from bough.data import bough, inspect, knowlyr, sharegpt, trl
 from bough.data.base import Format, Row
 from bough.errors import InputError, RowError, did_you_mean
 
@@ -34,7 +34,7 @@ FORMATS: dict[str, Format] = {
         sharegpt.ALPACA,
         trl.ROUNDWISE,
         sharegpt.FORMAT,
-        openai.FORMAT,
+        trl.OPENAI,
         trl.KTO,
         inspect.FORMAT,
         trl.FORMAT,
@@ -56,15 +56,9 @@ def detect(row: Row) -> Format:
     for format in FORMATS.values():
         if format.matches(row):
             return format
-    raise RowError("unknown_format", f"the row has {_columns(row)}; {READABLE}")
-
-
-def _columns(row: Row) -> str:
-    listed = ", ".join(repr(key) for key in row)
-    if not listed:
-        return "no columns"
+    listed = ", ".join(map(repr, row)) or "none"
     shown = listed if len(listed) <= LONGEST else f"{listed[: LONGEST - 1]}…"
-    return f"the column{'s' if len(row) > 1 else ''} {shown}"
+    raise RowError("unknown_format", f"the columns of the row are {shown}; {READABLE}")
 
 
 def named(name: str) -> Format:

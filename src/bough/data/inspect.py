@@ -9,7 +9,6 @@ object are `scorer/part`. The first score that says C, I, true or false is the e
 from __future__ import annotations
 
 import io
-import re
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from pydantic_core import from_json
-from typing_extensions import Buffer
 
 from bough.data import compressed
 from bough.data.base import Format, Row, field, finite, jsonable, name, optional, reader, split_turns, typed
@@ -140,15 +138,14 @@ def _stop(sample: Row) -> str | None:
 
 FORMAT = Format(
     name="inspect",
-    about="a sample of an inspect_ai log (.eval or .json): messages, tools, scores",
+    about="a sample of an inspect_ai log (.eval): messages, tools, scores",
     matches=lambda row: isinstance(row.get("sample"), dict) and isinstance(row.get("eval"), dict),
     read=read,
 )
 
 
-# The samples of an inspect_ai log: a .eval file, which is a ZIP archive, or one .json object.
-# An archive has `header.json` and `samples/ID_epoch_N.json`; one sample at a time is in memory. A JSON log is read as
-# a whole. Nothing that a log contains is executed.
+# The samples of an inspect_ai log: a .eval file, which is a ZIP archive.
+# It has `header.json` and `samples/ID_epoch_N.json`; one sample at a time is in memory. Nothing in it is executed.
 
 # What inspect's other readers know as a log.
 HEADER, START, SAMPLES = "header.json", "_journal/start.json", "samples/"
@@ -157,30 +154,7 @@ ZSTANDARD = 93  # the number of the method in ZIP; Python's zipfile does not kno
 PYTHON_UNPACKS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # The fixed part of the head of each entry, before its name.
 LOCAL_HEADER = 30
-MAX_JSON_LOG = 1 << 30
-LOG = re.compile(rb'\s*\{\s*"version"\s*:\s*\d+\s*,\s*"status"\s*:\s*"')
 Sample = tuple[int, dict[str, Any] | RowError]
-
-
-def is_json_log(begin: bytes) -> bool:
-    """Whether a JSON file begins as a log does."""
-    return LOG.match(begin) is not None
-
-
-def json_samples(file: IO[bytes]) -> Iterator[Sample]:
-    """The samples of a JSON log."""
-    text = file.read(MAX_JSON_LOG + 1)
-    if len(text) > MAX_JSON_LOG:
-        raise RowError("too_large", f"the log is larger than {MAX_JSON_LOG >> 30} GiB; write it as .eval (log_format)")
-    try:
-        log = from_json(text)
-    except ValueError as error:
-        raise RowError("not_json", f"the log is not complete JSON: {error}") from None
-    samples = log.get("samples") if isinstance(log, dict) else None
-    if not isinstance(samples, list):
-        raise RowError("missing_field", 'the log has no "samples"; was it written with log_samples off?')
-    for number, sample in enumerate(samples, 1):
-        yield number, {"eval": log.get("eval") or {}, "sample": sample}
 
 
 def archive_samples(file: IO[bytes], longest: int, most: int) -> Iterator[Sample]:
@@ -245,25 +219,8 @@ class _Entries:
             raise OSError("its header is absent")
         file.seek(int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little"), 1)
         text = bytearray()
-        for piece, _ in compressed.unpack(io.BufferedReader(_Piece(file, entry.compress_size))):
+        for piece, _ in compressed.unpack(io.BytesIO(file.read(min(entry.compress_size, self.longest)))):
             text += piece
             if len(text) > self.longest:
                 break
         return bytes(text)
-
-
-class _Piece(io.RawIOBase):
-    """The next `size` bytes of a file as a file of its own."""
-
-    def __init__(self, file: IO[bytes], size: int) -> None:
-        self._file, self._left = file, size
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Buffer) -> int:
-        view = memoryview(buffer)
-        data = self._file.read(min(len(view), self._left))
-        view[: len(data)] = data
-        self._left -= len(data)
-        return len(data)

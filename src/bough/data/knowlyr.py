@@ -32,8 +32,8 @@ from bough.data.base import (
     reader,
     rest,
     typed,
+    write_columns,
     write_ending,
-    write_id,
     write_task,
 )
 from bough.errors import RowError
@@ -59,16 +59,17 @@ def read_sft(row: Row) -> Trajectory:
 def write_sft(record: Sample) -> Row:
     """The row of a trajectory."""
     trajectory = expect(record, Trajectory, "knowlyr-sft")
-    instruction, given_input, task = _parted(trajectory)
+    instruction, given_input, task = trajectory.start[-1].content, "", trajectory.task
+    match task.data:
+        case {"instruction": str(asked), "input": str(more), **others} if more:  # as they were read
+            if trajectory.start == _asked(asked, more):
+                instruction, given_input, task = asked, more, task.model_copy(update={"data": others})
     steps = write_steps(trajectory.turns)
     row = {
         "instruction": instruction,
         "input": given_input,
         **({"steps": steps} if steps else {"response": write_text(trajectory.turns)}),
-        **write_task(task),
-        **write_id(trajectory),
-        **write_ending(trajectory),
-        **trajectory.info,
+        **write_columns(trajectory, task),
     }
     return faithful("knowlyr-sft", record, row, read_sft)
 
@@ -122,25 +123,9 @@ def write_grpo(record: Sample) -> Row:
     return faithful("knowlyr-grpo", record, row, read_grpo)
 
 
-def matches_dpo(row: Row) -> bool:
-    """TRL has the same three columns; its texts come without `reward_margin` and `task_id`, its rest as messages."""
-    sides = row.get("chosen") is not None or row.get("rejected") is not None
-    named = row.get("reward_margin") is not None or row.get("task_id") is not None
-    return sides and named and isinstance(row.get("prompt"), str)
-
-
 def _asked(instruction: str, given_input: str | None = None) -> list[Message]:
     """The start: the instruction, then the input if there is one."""
     return [Message(role="user", content=f"{instruction}\n\n{given_input}" if given_input else instruction)]
-
-
-def _parted(trajectory: Trajectory) -> tuple[str, str, Task]:
-    """Instruction and input as they were read, and the task without them."""
-    match trajectory.task.data:
-        case {"instruction": str(instruction), "input": str(given_input), **others} if given_input:
-            if trajectory.start == _asked(instruction, given_input):
-                return instruction, given_input, trajectory.task.model_copy(update={"data": others})
-    return trajectory.start[-1].content, "", trajectory.task
 
 
 def _read_attempt(value: Any, i: int, start: list[Message], task: Task) -> Trajectory:
@@ -155,25 +140,16 @@ def _read_attempt(value: Any, i: int, start: list[Message], task: Task) -> Traje
         own.append("step_rewards")
     elif scores and len(turns) > 1:
         raise RowError("wrong_length", f"{where}has {len(scores)} step_rewards for {len(turns)} steps")
-    return Trajectory(
-        id=name(attempt, "id", where) or _attempt_id(task, i),
-        task=task,
-        start=start,
-        turns=turns,
-        **read_ending(attempt, where),
-        info=rest(attempt, *own),
-    )
-
-
-def _attempt_id(task: Task, i: int) -> str:
-    return f"{task.id}/{i}"
+    id = name(attempt, "id", where) or f"{task.id}/{i}"
+    ending = read_ending(attempt, where)
+    return Trajectory(id=id, task=task, start=start, turns=turns, **ending, info=rest(attempt, *own))
 
 
 def _write_attempt(attempt: Trajectory, i: int) -> Row:
     rewards = [turn.reward for turn in attempt.turns]
     scored = any(reward is not None for reward in rewards)
     return {
-        **({} if attempt.id == _attempt_id(attempt.task, i) else {"id": attempt.id}),
+        **({} if attempt.id == f"{attempt.task.id}/{i}" else {"id": attempt.id}),
         "response": write_text(attempt.turns),
         **write_ending(attempt),
         **given(step_rewards=rewards if scored else None),
@@ -199,7 +175,12 @@ FORMATS = [
     Format(
         name="knowlyr-dpo",
         about="knowlyr DPO: prompt, chosen, rejected as text, with reward_margin or task_id",
-        matches=matches_dpo,
+        # TRL has the same three columns; its texts come without `reward_margin` and `task_id`, its rest as messages.
+        matches=lambda row: (
+            any(row.get(side) is not None for side in ("chosen", "rejected"))
+            and any(row.get(name) is not None for name in ("reward_margin", "task_id"))
+            and isinstance(row.get("prompt"), str)
+        ),
         read=read_dpo,
         write=write_dpo,
     ),

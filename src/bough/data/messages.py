@@ -46,10 +46,15 @@ def read_message(value: Any, what: str) -> Message:
         raise RowError("wrong_type", f'{where}"role" is {message["role"]!r:.40}; it must be one of {", ".join(ROLES)}')
     if message.get("function_call") is not None:
         raise RowError("wrong_type", f'{where}"function_call" is not supported; write it as "tool_calls"')
+    content = optional(message, "content", (str, list), where)
+    if content is None and role != "assistant":
+        raise RowError("missing_field", f'{where}"content" is missing')
+    if isinstance(content, list):
+        content = "".join(read_part(part, f"{where}content[{i}]") for i, part in enumerate(content))
     calls = optional(message, "tool_calls", list, where) or []
     return Message(
         role=role,
-        content=_read_content(message, where),
+        content=content or "",
         hint=optional(message, "hint", str, where),
         reasoning=next((text for key in THINKING if (text := optional(message, key, str, where)) is not None), None),
         tool_calls=[read_tool_call(call, f"{where}tool_calls[{i}]") for i, call in enumerate(calls)],
@@ -129,15 +134,6 @@ def write_turns(turns: list[Turn]) -> list[Row]:
         )
         messages += [write_message(turn.reply) | note, *map(write_message, turn.observation)]
     return messages
-
-
-def _read_content(message: Row, where: str) -> str:
-    content = optional(message, "content", (str, list), where)
-    if content is None and message["role"] != "assistant":
-        raise RowError("missing_field", f'{where}"content" is missing')
-    if isinstance(content, list):
-        return "".join(read_part(part, f"{where}content[{i}]") for i, part in enumerate(content))
-    return content or ""
 
 
 def read_part(value: Any, what: str) -> str:

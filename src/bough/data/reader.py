@@ -7,12 +7,13 @@ records = list(reader); reader.skipped            # Counter({"missing_field": 2}
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 from typing import Any, Literal
@@ -26,7 +27,7 @@ from bough.data.formats import FORMATS, detect, named
 from bough.data.lines import Content, files, lines
 from bough.errors import InputError, RowError
 from bough.ledger import plural
-from bough.types import Group, Pair, Trajectory, Turn
+from bough.types import Group, Pair, Turn
 
 
 class SourceConfig(Config):
@@ -195,11 +196,13 @@ def parse(content: Content) -> Row:
     try:
         row = from_json(content)
     except ValueError as error:
-        _check_utf8(content)
+        try:
+            content.decode()
+        except UnicodeDecodeError as bad:
+            byte = f"byte {bad.object[bad.start]:#04x} at column {bad.start + 1}"
+            raise RowError("not_utf8", f"not UTF-8: {byte}") from None
         # The parser's line 1 is any line of the file: the column alone says where.
-        said = (
-            str(error).replace(" at line 1 column ", " at column ").replace("expected ident", "expected a JSON value")
-        )
+        said = str(error).replace(" at line 1 column ", " at column ")
         if content.endswith(b"\n"):
             raise RowError("not_json", f"not JSON: {said}") from None
         raise RowError("torn", f"the last line is cut off: {said}") from None
@@ -208,23 +211,12 @@ def parse(content: Content) -> Row:
     return row
 
 
-def _check_utf8(content: bytes) -> None:
-    try:
-        content.decode()
-    except UnicodeDecodeError as error:
-        raise RowError(
-            "not_utf8", f"not UTF-8: byte {error.object[error.start]:#04x} at column {error.start + 1}"
-        ) from None
-
-
 def most_common_format(rows: list[Row]) -> Format | None:
     """The format of most of these rows; None if no row's format is known."""
     votes: Counter[str] = Counter()
     for row in rows:
-        try:
+        with contextlib.suppress(RowError):
             votes[detect(row).name] += 1
-        except RowError:
-            continue
     return FORMATS[votes.most_common(1)[0][0]] if votes else None
 
 
@@ -246,40 +238,8 @@ class Problem:
     reason: str
     message: str
 
-    @property
-    def place(self) -> str:
-        return f"{self.file}:{self.line}"
-
     def __str__(self) -> str:
-        return f"{self.place}: {self.message}"
-
-
-@dataclass
-class ProblemGroup:
-    """Rows with the same problem: the first of them, and the places of the first few."""
-
-    first: Problem
-    count: int = 0
-    places: list[str] = field(default_factory=list)
-
-    def add(self, problem: Problem) -> None:
-        self.count += 1
-        if len(self.places) < PLACES_SHOWN:
-            self.places.append(problem.place)
-
-    def __str__(self) -> str:
-        if self.count == 1:
-            return str(self.first)
-        more = ", …" if self.count > len(self.places) else ""
-        return f"{self.first} ({self.count} rows, also {', '.join(self.places[1:])}{more})"
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "reason": self.first.reason,
-            "message": self.first.message,
-            "count": self.count,
-            "first_places": self.places,
-        }
+        return f"{self.file}:{self.line}: {self.message}"
 
 
 class Problems:
@@ -287,7 +247,8 @@ class Problems:
 
     def __init__(self) -> None:
         self.reasons: Counter[str] = Counter()
-        self._groups: dict[tuple[str, str], ProblemGroup] = {}
+        # Of each group the first problem, the number of rows, and the places of the first few.
+        self._groups: dict[tuple[str, str], tuple[Problem, int, list[str]]] = {}
         self._others = 0
 
     def add(self, problem: Problem) -> None:
@@ -296,22 +257,28 @@ class Problems:
         if key not in self._groups and len(self._groups) == GROUPS_SHOWN:
             self._others += 1
             return
-        self._groups.setdefault(key, ProblemGroup(problem)).add(problem)
-
-    def __iter__(self) -> Iterator[ProblemGroup]:
-        """The groups, in the order in which they were first seen."""
-        return iter(self._groups.values())
+        first, count, places = self._groups.get(key, (problem, 0, []))
+        more = [f"{problem.file}:{problem.line}"] if count < PLACES_SHOWN else []
+        self._groups[key] = first, count + 1, places + more
 
     def __bool__(self) -> bool:
         return bool(self.reasons)
 
     def lines(self) -> list[str]:
-        """One line per group."""
-        more = [f"and {plural(self._others, 'more row')} with other problems"] if self._others else []
-        return [*map(str, self), *more]
+        """One line per group, in the order in which they were first seen."""
+        found = []
+        for first, count, places in self._groups.values():
+            more = ", …" if count > len(places) else ""
+            found.append(f"{first} ({count} rows, also {', '.join(places[1:])}{more})" if count > 1 else str(first))
+        if self._others:
+            found.append(f"and {plural(self._others, 'more row')} with other problems")
+        return found
 
     def to_json(self) -> list[dict[str, Any]]:
-        return [group.to_json() for group in self]
+        return [
+            {"reason": first.reason, "message": first.message, "count": count, "first_places": places}
+            for first, count, places in self._groups.values()
+        ]
 
 
 # Statistics of a data file: one pass, a few bytes of memory per record.
@@ -321,81 +288,64 @@ class Statistics:
     """Add records, then ask for `rows` ((name, value) lines to print) or `to_json`."""
 
     def __init__(self) -> None:
-        self.kinds: Counter[str] = Counter()
-        self.outcomes: Counter[str] = Counter()
-        self.reasons: Counter[str] = Counter()
-        self.turns: Counter[str] = Counter()
-        self.unscored: Counter[str] = Counter()
+        self.counters: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.tasks: set[str] = set()
-        self.tokens: Counter[str] = Counter()
         self.numbers: defaultdict[str, array[float]] = defaultdict(lambda: array("d"))
 
     def add(self, sample: Sample) -> None:
-        self.kinds[type(sample).__name__.lower()] += 1
+        self.counters["records"][type(sample).__name__.lower()] += 1
         self.tasks.add(sample.task.id)
-        if isinstance(sample, Trajectory):
-            self._add_trajectory(sample)
-        elif isinstance(sample, Pair):
-            self._add_pair(sample)
-        else:
-            self._add_group(sample)
-
-    def _add_trajectory(self, trajectory: Trajectory) -> None:
-        self.outcomes[{True: "success", False: "failure", None: "unknown"}[trajectory.success]] += 1
-        self.numbers["turns per trajectory"].append(len(trajectory.turns))
-        for name, value in trajectory.rewards.items():
-            if value is None:
-                self.unscored[name] += 1
-            else:
-                self.numbers[f"reward: {name}"].append(value)
-        self._add_turns(trajectory.turns)
-
-    def _add_pair(self, pair: Pair) -> None:
-        self.reasons[pair.reason or "no reason given"] += 1
-        if pair.margin is not None:
-            self.numbers["margin"].append(pair.margin)
-        self.numbers["messages before the pair splits"].append(len(pair.start))
-        self._add_turns(pair.chosen)
-        self._add_turns(pair.rejected)
-
-    def _add_group(self, group: Group) -> None:
-        self.numbers["attempts per group"].append(len(group.attempts))
-        for attempt in group.attempts:
-            self._add_trajectory(attempt)
+        if isinstance(sample, Pair):
+            self.counters["reasons"][sample.reason or "no reason given"] += 1
+            if sample.margin is not None:
+                self.numbers["margin"].append(sample.margin)
+            self.numbers["messages before the pair splits"].append(len(sample.start))
+            self._add_turns([*sample.chosen, *sample.rejected])
+            return
+        if isinstance(sample, Group):
+            self.numbers["attempts per group"].append(len(sample.attempts))
+        for trajectory in sample.attempts if isinstance(sample, Group) else [sample]:
+            outcome = {True: "success", False: "failure", None: "unknown"}[trajectory.success]
+            self.counters["outcomes"][outcome] += 1
+            self.numbers["turns per trajectory"].append(len(trajectory.turns))
+            for name, value in trajectory.rewards.items():
+                if value is None:
+                    self.counters["not scored"][name] += 1
+                else:
+                    self.numbers[f"reward: {name}"].append(value)
+            self._add_turns(trajectory.turns)
 
     def _add_turns(self, turns: list[Turn]) -> None:
+        count, tokens = self.counters["turns"], self.counters["tokens"]
         for turn in turns:
-            self.turns["trained" if turn.trained else "context only"] += 1
-            if turn.correction is not None:
-                self.turns["corrected"] += 1
+            count["trained" if turn.trained else "context only"] += 1
+            count["corrected"] += turn.correction is not None
+            count["with tool calls"] += bool(turn.reply.tool_calls)
             self.numbers["characters per reply"].append(len(turn.reply.content))
             if turn.reward is not None:
                 self.numbers["reward per turn"].append(turn.reward)
-            if turn.reply.tool_calls:
-                self.turns["with tool calls"] += 1
             if turn.call is not None:
-                self.turns["with exact tokens"] += 1
-                self.tokens["shown"] += len(turn.call.prompt_ids)
-                self.tokens["answered"] += len(turn.call.completion_ids)
+                count["with exact tokens"] += 1
+                tokens["shown"] += len(turn.call.prompt_ids)
+                tokens["answered"] += len(turn.call.completion_ids)
 
     def rows(self) -> Iterator[tuple[str, str]]:
         yield "tasks", f"{len(self.tasks):,}"
-        for name, counter in self._counters().items():
-            yield name, ", ".join(f"{count:,} {what}" for what, count in counter.most_common())
-        for name, values in self.numbers.items():
-            yield name, f"min {min(values):g}, median {median(values):g}, mean {mean(values):.4g}, max {max(values):g}"
+        for name, counts in self._counts().items():
+            yield name, ", ".join(f"{count:,} {what}" for what, count in counts.items())
+        for name, of in self._numbers().items():
+            yield name, f"min {of['min']:g}, median {of['median']:g}, mean {of['mean']:.4g}, max {of['max']:g}"
 
     def to_json(self) -> dict[str, Any]:
-        counters = {name.replace(" ", "_"): dict(counter.most_common()) for name, counter in self._counters().items()}
-        numbers = {
+        counts = {name.replace(" ", "_"): of for name, of in self._counts().items()}
+        return {"tasks": len(self.tasks), **counts, "numbers": self._numbers()}
+
+    def _counts(self) -> dict[str, dict[str, int]]:
+        known = {name: {w: n for w, n in of.most_common() if n} for name, of in self.counters.items()}
+        return {name: of for name, of in known.items() if of}
+
+    def _numbers(self) -> dict[str, dict[str, float]]:
+        return {
             name: {"min": min(values), "median": median(values), "mean": mean(values), "max": max(values)}
             for name, values in self.numbers.items()
         }
-        return {"tasks": len(self.tasks), **counters, "numbers": numbers}
-
-    def _counters(self) -> dict[str, Counter[str]]:
-        named = {
-            "records": self.kinds, "outcomes": self.outcomes, "reasons": self.reasons,
-            "turns": self.turns, "tokens": self.tokens, "not scored": self.unscored,
-        }  # fmt: skip
-        return {name: counter for name, counter in named.items() if counter}

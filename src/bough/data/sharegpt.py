@@ -19,25 +19,24 @@ from bough.data.base import (
     Format,
     Row,
     Sample,
-    Spoken,
     context,
+    faithful,
     field,
     given,
+    not_group,
     optional,
     read_pair,
     read_trajectory,
     reader,
-    same_conversation,
+    said,
     split_turns,
     spoken,
     typed,
-    write_ending,
-    write_id,
-    write_task,
+    write_columns,
 )
 from bough.data.messages import parse, read_tool_call, read_tools
 from bough.errors import RowError
-from bough.types import Group, Message, Pair, Role, ToolCall, Trajectory
+from bough.types import Message, Pair, Role, Trajectory
 
 ROLES: dict[str, Role] = {
     "system": "system",
@@ -55,17 +54,18 @@ NAMES: dict[Role, str] = {"system": "system", "user": "human", "assistant": "gpt
 @reader
 def read(row: Row) -> Trajectory | Pair:
     """A trajectory, or a pair if there are `chosen` and `rejected`."""
-    said: list[Row] = field(row, "conversations", list)
+    spoken_rows: list[Row] = field(row, "conversations", list)
     messages = _read_system(row)
-    for i, message in enumerate(said):
+    for i, message in enumerate(spoken_rows):
         messages.append(_read_message(message, f"conversations[{i}]", messages))
-    tools = [_wrapped(tool) for tool in read_tools(row)]
+    # As chat templates expect them; LLaMA-Factory omits the outer layer.
+    tools = [tool if "function" in tool else {"type": "function", "function": tool} for tool in read_tools(row)]
     own = "conversations", "system", "tools"
     if row.get("chosen") is not None or row.get("rejected") is not None:
         sides = [_read_message(field(row, side, dict), side, messages) for side in ("chosen", "rejected")]
         chosen, rejected = (split_turns([*messages, reply], begin=len(messages))[1] for reply in sides)
         return read_pair(row, messages, chosen, rejected, *own, "chosen", "rejected", tools=tools)
-    replies = [(i, m) for i, m in enumerate(said) if ROLES[m["from"]] == "assistant"]
+    replies = [(i, m) for i, m in enumerate(spoken_rows) if ROLES[m["from"]] == "assistant"]
     trained = [optional(message, "loss", bool, f"conversations[{i}] ") is not False for i, message in replies]
     start, turns = split_turns(messages, trained=trained)
     return read_trajectory(row, start, turns, *own, tools=tools)
@@ -73,42 +73,31 @@ def read(row: Row) -> Trajectory | Pair:
 
 def write(record: Sample) -> Row:
     """The row of a trajectory, or of a pair of one reply each; a group of attempts has none."""
-    if isinstance(record, Group):
-        raise RowError("cannot_express", "sharegpt cannot express a group; write its attempts as separate rows")
-    system = record.start[0].content if record.start[0].role == "system" else None
-    start = [context(message) for message in record.start[1 if system is not None else 0 :]]
-    if isinstance(record, Pair):
-        if len(record.chosen) > 1 or len(record.rejected) > 1 or record.chosen[0].observation:
+    known = not_group(record, "sharegpt")
+    system = known.start[0].content if known.start[0].role == "system" else None
+    start = known.start[1:] if system is not None else known.start
+    if isinstance(known, Pair):
+        if len(known.chosen) > 1 or len(known.rejected) > 1 or known.chosen[0].observation:
             raise RowError("cannot_express", "sharegpt has one reply for each side of a pair; this one has more")
-        row: Row = {"conversations": [_write_message(message) for message, _ in start]}
-        row |= {"chosen": _write_message(record.chosen[0].reply), "rejected": _write_message(record.rejected[0].reply)}
-        known = given(reason=record.reason, margin=record.margin)
+        row: Row = {"conversations": [_write_message(message) for message in start]}
+        row |= {"chosen": _write_message(known.chosen[0].reply), "rejected": _write_message(known.rejected[0].reply)}
     else:
-        said = [*start, *spoken(record.turns)]
-        row = {"conversations": [_write_spoken(one) for one in said]}
-        known = {**write_id(record), **write_ending(record)}
-    tools = json.dumps(record.tools, ensure_ascii=False) if record.tools else None
-    row |= {**given(system=system, tools=tools), **write_task(record.task), **known, **record.info}
-    return same_conversation("sharegpt", record, row, read)
+        all_messages = [*context(start), *spoken(known.turns)]
+        row = {"conversations": [_write_message(message, trained) for message, trained in all_messages]}
+    tools = json.dumps(known.tools, ensure_ascii=False) if known.tools else None
+    row |= {**given(system=system, tools=tools), **write_columns(known)}
+    return faithful("sharegpt", record, row, read, said)
 
 
-def _write_spoken(one: Spoken) -> Row:
-    message, trained = one
-    return _write_message(message) | ({"loss": False} if message.role == "assistant" and not trained else {})
-
-
-def _write_message(message: Message) -> Row:
-    if message.tool_calls:
-        if message.content:
-            raise RowError("cannot_express", "sharegpt cannot express a reply with both text and tool calls")
-        calls = [_write_call(call) for call in message.tool_calls]
-        value = json.dumps(calls[0] if len(calls) == 1 else calls, ensure_ascii=False)
-        return {"from": "function_call", "value": value}
-    return {"from": NAMES[message.role], "value": message.content}
-
-
-def _write_call(call: ToolCall) -> Row:
-    return {"name": call.name, "arguments": call.arguments, **given(id=call.id)}
+def _write_message(message: Message, trained: bool = True) -> Row:
+    loss = {"loss": False} if message.role == "assistant" and not trained else {}
+    if not message.tool_calls:
+        return {"from": NAMES[message.role], "value": message.content, **loss}
+    if message.content:
+        raise RowError("cannot_express", "sharegpt cannot express a reply with both text and tool calls")
+    calls = [{"name": call.name, "arguments": call.arguments, **given(id=call.id)} for call in message.tool_calls]
+    value = json.dumps(calls[0] if len(calls) == 1 else calls, ensure_ascii=False)
+    return {"from": "function_call", "value": value, **loss}
 
 
 def _read_system(row: Row) -> list[Message]:
@@ -132,11 +121,6 @@ def _read_message(value: Any, what: str, before: list[Message]) -> Message:
     return Message(role=role, content=text)
 
 
-def _wrapped(tool: Row) -> Row:
-    """A tool as chat templates expect it; LLaMA-Factory omits the outer layer."""
-    return tool if "function" in tool else {"type": "function", "function": tool}
-
-
 FORMAT = Format(
     name="sharegpt",
     about="conversations of from/value: ShareGPT, AgentInstruct (loss), LLaMA-Factory (function_call)",
@@ -158,21 +142,16 @@ def read_alpaca(row: Row) -> Trajectory:
     """A trajectory of one trained reply, after the rounds of `history`."""
     instruction, given_input = field(row, "instruction", str), optional(row, "input", str)
     messages = _read_system(row)
-    for i, said in enumerate(optional(row, "history", list) or []):
-        messages += _round(said, f"history[{i}]")
+    for i, texts in enumerate(optional(row, "history", list) or []):
+        if len(typed(texts, list, f"history[{i}]")) != 2:
+            raise RowError("wrong_length", f"history[{i}] must have two texts, the instruction and the reply")
+        asked, answered = (typed(text, str, f"history[{i}][{j}]") for j, text in enumerate(texts))
+        messages += [Message(role="user", content=asked), Message(role="assistant", content=answered)]
     asked = f"{instruction}\n\n{given_input}" if given_input else instruction
     messages.append(Message(role="user", content=asked))
     reply = Message(role="assistant", content=field(row, "output", str))
     start, turns = split_turns([*messages, reply], begin=len(messages))
     return read_trajectory(row, start, turns, *ALPACA_COLUMNS)
-
-
-def _round(value: Any, what: str) -> list[Message]:
-    said = typed(value, list, what)
-    if len(said) != 2:
-        raise RowError("wrong_length", f"{what} has {len(said)} texts; a round has two, the instruction and the reply")
-    asked, answered = (typed(text, str, f"{what}[{i}]") for i, text in enumerate(said))
-    return [Message(role="user", content=asked), Message(role="assistant", content=answered)]
 
 
 ALPACA = Format(

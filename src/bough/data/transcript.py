@@ -13,7 +13,7 @@ from bough.data.base import Sample
 from bough.data.bough import common_prefix
 from bough.ledger import plural
 from bough.terminal.console import printable
-from bough.types import Call, Group, Message, Pair, Task, Trajectory, Turn
+from bough.types import Call, Group, Message, Pair, Trajectory, Turn
 
 COLOURS = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}
 
@@ -26,47 +26,25 @@ def show(console: Console, sample: Sample, title: str) -> None:
 
 
 def _lines(sample: Sample) -> Iterator[Text]:
-    if isinstance(sample, Trajectory):
-        yield from _trajectory(sample)
-    elif isinstance(sample, Pair):
-        yield from _pair(sample)
-    else:
-        yield from _group(sample)
-
-
-def _trajectory(trajectory: Trajectory) -> Iterator[Text]:
-    yield _task(trajectory.task)
-    yield from map(_message, trajectory.start)
-    yield from _turns(trajectory.turns)
-    yield _outcome(trajectory)
-
-
-def _pair(pair: Pair) -> Iterator[Text]:
-    yield _task(pair.task)
-    yield from map(_message, pair.start)
-    yield Text("✓ chosen", "bold green")
-    yield from _turns(pair.chosen)
-    yield Text("✗ rejected", "bold red")
-    yield from _turns(pair.rejected)
-    facts = [
-        f"reason {pair.reason}" if pair.reason else "",
-        f"margin {pair.margin:g}" if pair.margin is not None else "",
-    ]
-    yield Text(printable(", ".join(filter(None, facts))), "bold")
-
-
-def _group(group: Group) -> Iterator[Text]:
-    yield _task(group.task)
-    yield from map(_message, group.attempts[0].start)
-    for number, attempt in enumerate(group.attempts, 1):
-        yield Text(f"attempt {number} of {len(group.attempts)}", "bold")
+    task = sample.task
+    facts = [f"task {task.id}", task.environment or "", f"seed {task.seed}" if task.seed is not None else ""]
+    yield Text(printable(" · ".join(filter(None, facts))), "dim")
+    yield from map(_message, sample.attempts[0].start if isinstance(sample, Group) else sample.start)
+    if isinstance(sample, Pair):
+        yield Text("✓ chosen", "bold green")
+        yield from _turns(sample.chosen)
+        yield Text("✗ rejected", "bold red")
+        yield from _turns(sample.rejected)
+        facts = [f"reason {sample.reason}"] if sample.reason else []
+        facts += [f"margin {sample.margin:g}"] if sample.margin is not None else []
+        yield Text(printable(", ".join(facts)), "bold")
+        return
+    attempts = sample.attempts if isinstance(sample, Group) else [sample]
+    for number, attempt in enumerate(attempts, 1):
+        if isinstance(sample, Group):
+            yield Text(f"attempt {number} of {len(attempts)}", "bold")
         yield from _turns(attempt.turns)
         yield _outcome(attempt)
-
-
-def _task(task: Task) -> Text:
-    facts = [f"task {task.id}", task.environment or "", f"seed {task.seed}" if task.seed is not None else ""]
-    return Text(printable(" · ".join(filter(None, facts))), "dim")
 
 
 def _turns(turns: list[Turn]) -> Iterator[Text]:

@@ -1,4 +1,4 @@
-"""TRL's rows, conversational or plain strings, and round-wise pairs.
+"""TRL's rows, conversational or plain strings; round-wise pairs; and OpenAI's fine-tuning rows.
 
 | kind | columns | becomes |
 |---|---|---|
@@ -15,36 +15,32 @@ and the message keys of `messages.py`, which TRL ignores.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
+from bough.data import messages as chat
 from bough.data.base import (
     Format,
     Row,
     Sample,
+    Spoken,
+    context,
     faithful,
     field,
     given,
     name,
+    not_group,
     read_pair,
     read_trajectory,
     reader,
+    said,
     split_turns,
-    write_ending,
-    write_id,
-    write_task,
-)
-from bough.data.messages import (
-    AnnotatedMessage,
-    read_message,
-    read_messages,
-    read_tools,
-    read_turns,
-    write_message,
-    write_turns,
+    spoken,
+    write_columns,
 )
 from bough.errors import RowError
-from bough.types import Group, Message, Pair, Role, Trajectory, Turn
+from bough.types import Message, Pair, Role, Trajectory, Turn
 
 
 @reader
@@ -54,25 +50,25 @@ def read(row: Row) -> Trajectory | Pair:
         return _read_preference(row)
     if row.get("prompt") is not None or row.get("completion") is not None:
         return _read_completion(row)
-    start, turns = read_turns(read_messages(field(row, "messages", list), "messages"))
-    return read_trajectory(row, start, turns, "messages", "tools", tools=read_tools(row))
+    start, turns = chat.read_turns(chat.read_messages(field(row, "messages", list), "messages"))
+    return read_trajectory(row, start, turns, "messages", "tools", tools=chat.read_tools(row))
 
 
 def write(record: Sample) -> Row:
     """The row of a trajectory or a pair; a group of attempts has no row in TRL."""
-    if isinstance(record, Group):
-        raise RowError("cannot_express", "trl cannot express a group; write its attempts as separate rows")
-    start = [write_message(message) for message in record.start]
-    if isinstance(record, Pair):
-        row: Row = {"prompt": start, "chosen": write_turns(record.chosen), "rejected": write_turns(record.rejected)}
-        known = given(reason=record.reason, margin=record.margin)
+    known = not_group(record, "trl")
+    start = [chat.write_message(message) for message in known.start]
+    if isinstance(known, Pair):
+        row: Row = {
+            "prompt": start,
+            "chosen": chat.write_turns(known.chosen),
+            "rejected": chat.write_turns(known.rejected),
+        }
     else:
-        turns = write_turns(record.turns)
-        replied = any(message.role == "assistant" for message in record.start)
+        turns = chat.write_turns(known.turns)
+        replied = any(message.role == "assistant" for message in known.start)
         row = {"prompt": start, "completion": turns} if replied else {"messages": start + turns}
-        known = {**write_id(record), **write_ending(record)}
-    row = {**row, **given(tools=record.tools), **write_task(record.task), **known, **record.info}
-    return faithful("trl", record, row, read)
+    return faithful("trl", record, {**row, **given(tools=known.tools), **write_columns(known)}, read)
 
 
 def matches(row: Row) -> bool:
@@ -84,36 +80,33 @@ def matches(row: Row) -> bool:
 
 def _read_completion(row: Row, *own: str) -> Trajectory:
     prompt, completion = _read_side(row, "prompt", "user"), _read_side(row, "completion", "assistant")
-    start, turns = read_turns(prompt + completion, begin=len(prompt))
-    return read_trajectory(row, start, turns, "prompt", "completion", "tools", *own, tools=read_tools(row))
+    start, turns = chat.read_turns(prompt + completion, begin=len(prompt))
+    return read_trajectory(row, start, turns, "prompt", "completion", "tools", *own, tools=chat.read_tools(row))
 
 
 def _read_preference(row: Row) -> Pair:
     chosen, rejected = _read_side(row, "chosen", "assistant"), _read_side(row, "rejected", "assistant")
     prompt = row.get("prompt")
     # Some datasets repeat the prompt as text beside two whole conversations; TRL reads the conversations.
-    if prompt is None or (isinstance(prompt, str) and _is_whole(chosen) and _is_whole(rejected)):
+    whole = all(side and side[0][0].role != "assistant" for side in (chosen, rejected))
+    if prompt is None or (isinstance(prompt, str) and whole):
         begin = _divergence(chosen, rejected)
         both = chosen, rejected
     else:
         said = _read_side(row, "prompt", "user")
         begin = len(said)
         both = said + chosen, said + rejected
-    (start, better), (_, worse) = (read_turns(side, begin) for side in both)
-    return read_pair(row, start, better, worse, "prompt", "chosen", "rejected", "tools", tools=read_tools(row))
+    (start, better), (_, worse) = (chat.read_turns(side, begin) for side in both)
+    return read_pair(row, start, better, worse, "prompt", "chosen", "rejected", "tools", tools=chat.read_tools(row))
 
 
-def _read_side(row: Row, key: str, role: Role) -> list[AnnotatedMessage]:
+def _read_side(row: Row, key: str, role: Role) -> list[chat.AnnotatedMessage]:
     """The messages of a column: a list of them, or a text that `role` says."""
     value = field(row, key, (str, list))
-    return [(Message(role=role, content=value), {})] if isinstance(value, str) else read_messages(value, key)
+    return [(Message(role=role, content=value), {})] if isinstance(value, str) else chat.read_messages(value, key)
 
 
-def _is_whole(said: list[AnnotatedMessage]) -> bool:
-    return bool(said) and said[0][0].role != "assistant"
-
-
-def _divergence(chosen: list[AnnotatedMessage], rejected: list[AnnotatedMessage]) -> int:
+def _divergence(chosen: list[chat.AnnotatedMessage], rejected: list[chat.AnnotatedMessage]) -> int:
     """The index of the first reply in which two conversations differ."""
     same = 0
     for (left, _), (right, _) in zip(chosen, rejected, strict=False):
@@ -169,12 +162,12 @@ _ACTION = re.compile(r"^ACTION:(.*)", re.MULTILINE | re.DOTALL)
 @reader
 def read_rounds(row: Row) -> Pair:
     """A pair of one turn each."""
-    history = [_normalised(message) for message, _ in read_messages(field(row, "messages", list), "messages")]
+    history = [_normalised(message) for message, _ in chat.read_messages(field(row, "messages", list), "messages")]
     chosen, rejected = (_read_turn(history, row, side) for side in ("chosen", "rejected"))
     index = name(row, "trajectory_index")
     return read_pair(
         row, history, [chosen], [rejected], "messages", "chosen", "rejected", "tools",
-        tools=read_tools(row), unnamed=index and f"trajectory-{index}",
+        tools=chat.read_tools(row), unnamed=index and f"trajectory-{index}",
     )  # fmt: skip
 
 
@@ -186,7 +179,7 @@ def matches_rounds(row: Row) -> bool:
 
 def _read_turn(history: list[Message], row: Row, side: str) -> Turn:
     value: Any = field(row, side, (str, dict))
-    reply = Message(role="assistant", content=value) if isinstance(value, str) else read_message(value, side)
+    reply = Message(role="assistant", content=value) if isinstance(value, str) else chat.read_message(value, side)
     reply = _normalised(reply)
     _, [turn] = split_turns([*history, reply], begin=len(history))
     action = _ACTION.search(reply.content)
@@ -206,4 +199,82 @@ ROUNDWISE = Format(
     about="a history (messages) and two next actions (chosen, rejected) with a reason",
     matches=matches_rounds,
     read=read_rounds,
+)
+
+
+# OpenAI's fine-tuning rows: conversations (`messages`, `tools`), and preferences, which have an `input` of `messages`
+# and `tools`, a `preferred_output` and a `non_preferred_output`, each a list of messages. A conversation is known by
+# tool calls whose arguments are JSON text; one without such a call is TRL's, which reads it the same.
+# OpenAI refuses rows and messages with keys of other programs. Written rows therefore have the conversation and which
+# replies are trained, and nothing else. A record whose conversation cannot be expressed (reasoning, hints) is refused.
+
+SIDES = ("preferred_output", "non_preferred_output")
+
+
+@reader
+def read_openai(row: Row) -> Trajectory | Pair:
+    """A whole conversation, each assistant message trained unless its `weight` is 0; or a pair."""
+    if all(row.get(side) is None for side in SIDES):
+        start, turns = chat.read_turns(chat.read_messages(field(row, "messages", list), "messages"))
+        return read_trajectory(row, start, turns, "messages", "tools", tools=chat.read_tools(row))
+    asked: Row = field(row, "input", dict)
+    prompt = chat.read_messages(field(asked, "messages", list, '"input" '), "input.messages")
+    sides = [chat.read_messages(field(row, side, list), side) for side in SIDES]
+    (start, chosen), (_, rejected) = (chat.read_turns(prompt + side, begin=len(prompt)) for side in sides)
+    return read_pair(row, start, chosen, rejected, "input", *SIDES, tools=chat.read_tools(asked))
+
+
+def write_openai(record: Sample) -> Row:
+    """The row of a trajectory or a pair; OpenAI has no row for a group of attempts."""
+    known = not_group(record, "openai")
+    begin, parallel = context(known.start), known.info.get("parallel_tool_calls")
+    more = given(tools=known.tools, parallel_tool_calls=parallel if isinstance(parallel, bool) else None)
+    if isinstance(known, Pair):
+        chosen, rejected = (_openai_messages(begin + spoken(side)) for side in (known.chosen, known.rejected))
+        start = len(begin)
+        sides = dict(zip(SIDES, (chosen[start:], rejected[start:]), strict=True))
+        row: Row = {"input": {"messages": chosen[:start], **more}, **sides}
+    else:
+        row = {"messages": _openai_messages(begin + spoken(known.turns), weights=True), **more}
+    return faithful("openai", record, row, read_openai, said)
+
+
+def matches_openai(row: Row) -> bool:
+    """A preference, or `messages` in which a tool call's arguments are text."""
+    if row.get("input") is not None and any(row.get(side) is not None for side in SIDES):
+        return True
+    calls = [call for message in _objects(row.get("messages")) for call in _objects(message.get("tool_calls"))]
+    functions = _objects([call.get("function") for call in calls])
+    return any(isinstance(function.get("arguments"), str) for function in functions)
+
+
+def _objects(value: Any) -> list[Row]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _openai_messages(conversation: list[Spoken], *, weights: bool = False) -> list[Row]:
+    """The messages of a conversation. OpenAI wants an id for every call, also where a record has none."""
+    rows, waiting = list[Row](), list[str]()
+    for message, trained in conversation:
+        ids = [call.id or f"call_{len(rows)}_{i}" for i, call in enumerate(message.tool_calls)]
+        waiting = list(ids) or waiting
+        answered = message.tool_call_id or (waiting.pop(0) if message.role == "tool" and waiting else None)
+        calls = []
+        for id, call in zip(ids, message.tool_calls, strict=True):
+            function = {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)}
+            calls.append({"id": id, "type": "function", "function": function})
+        rows.append(
+            {"role": message.role, "content": message.content}
+            | given(tool_calls=calls, tool_call_id=answered, name=message.name)
+            | ({"weight": 0} if weights and message.role == "assistant" and not trained else {})
+        )
+    return rows
+
+
+OPENAI = Format(
+    name="openai",
+    about="OpenAI fine-tuning: messages with JSON text in tool calls; preferences (preferred_output)",
+    matches=matches_openai,
+    read=read_openai,
+    write=write_openai,
 )

@@ -7,13 +7,14 @@ A file has one writer at a time.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import BinaryIO, Literal, Self
 
 from pydantic import Field
 from pydantic_core import from_json, to_json
@@ -116,15 +117,15 @@ class Writer:
     def _cut_torn_end(self) -> int:
         """Removes the remains of an interrupted batch (it was never reported as written)."""
         size = os.fstat(self._file).st_size
-        if self._packed:
-            with self.path.open("rb") as file:
-                whole = compressed.whole_size(file)
-        else:
-            whole = _whole_lines(self._file, size)
-            if _is_json(os.pread(self._file, size - whole, whole)):
-                # A line that lacks only its newline, as some editors write it.
-                _write_all(self._file, b"\n")
-                return 0
+        with self.path.open("rb") as file:
+            whole = compressed.whole_size(file) if self._packed else _whole_lines(file, size)
+            file.seek(whole)
+            rest = b"" if self._packed else file.read()
+        with contextlib.suppress(ValueError):
+            from_json(rest)
+            # A line that lacks only its newline, as some editors write it.
+            _write_all(self._file, b"\n")
+            return 0
         if whole < size:
             os.ftruncate(self._file, whole)
             os.fsync(self._file)
@@ -163,21 +164,14 @@ def _write_all(file: int, data: bytes) -> None:
         view = view[os.write(file, view) :]
 
 
-def _whole_lines(file: int, size: int, step: int = 1 << 16) -> int:
+def _whole_lines(file: BinaryIO, size: int, step: int = 1 << 16) -> int:
     """The offset after the last newline."""
     for begin in range((size - 1) // step * step, -1, -step) if size else ():
-        at = os.pread(file, step, begin).rfind(b"\n")
+        file.seek(begin)
+        at = file.read(step).rfind(b"\n")
         if at >= 0:
             return begin + at + 1
     return 0
-
-
-def _is_json(text: bytes) -> bool:
-    try:
-        from_json(text)
-    except ValueError:
-        return False
-    return True
 
 
 # Writes a data file in another format: the whole file, or nothing.

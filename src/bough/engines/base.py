@@ -7,7 +7,6 @@ makes an `Engine` of it with the model's chat template.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -47,13 +46,8 @@ class ModelChat(Chat, Protocol):
         *,
         sampling: SamplingConfig | None = None,
         seed: int | None = None,
-        on_text: Callable[[str], None] | None = None,
     ) -> Answer:
-        """The reply; `sampling` and `seed` replace the engine's sampling parameters and the chat's seed.
-
-        `on_text` receives the reply's text piece by piece while it is sampled, where the engine can
-        do that. The pieces are a beginning of the text, not always all of it.
-        """
+        """The reply; `sampling` and `seed` replace the engine's sampling parameters and the chat's seed."""
 
 
 class Engine(Protocol):
@@ -87,11 +81,7 @@ class Generated:
 
 
 class TokenEngine(Protocol):
-    """Token ids in, token ids and log-probabilities out. `policy` names its weights.
-
-    One with an attribute `streams` that is true also takes `on_tokens`, a function that receives tokens
-    as they are drawn, on the caller's event loop.
-    """
+    """Token ids in, token ids and log-probabilities out. `policy` names its weights."""
 
     @property
     def policy(self) -> str: ...

@@ -9,14 +9,12 @@ what it then says, and shares less with the one before.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from typing import TYPE_CHECKING, Any, Self
 
 from bough.chat.builder import read_reply
 from bough.chat.template import ChatTemplate, Encoder
-from bough.chat.tool_calls import BeforeMark
 from bough.config.groups import SamplingConfig
 from bough.engines.base import Answer, TokenEngine
 from bough.types import Call, Message
@@ -48,9 +46,8 @@ class TemplateEngine:
     ) -> None:
         self.tokens, self.template, self.sampling, self.scorer = tokens, template, sampling, scorer
         self.name = name or template.name
-        # For large prompts, one after the other: each may need much memory, and equal ones are made once.
+        # For large prompts, one after the other: each may need much memory.
         self.aside = ThreadPoolExecutor(1, "bough-prompts")
-        self._latest: tuple[tuple[list[Message], list[dict[str, Any]]], str] | None = None
 
     def open(self, episode: str, *, seed: int) -> TemplateChat:
         return TemplateChat(self, episode, seed)
@@ -60,12 +57,6 @@ class TemplateEngine:
         other = copy(self)
         other.tokens = tokens
         return other
-
-    def large_prompt(self, messages: list[Message], tools: list[dict[str, Any]]) -> str:
-        """The text of a prompt, rendered once for all choices of a request. For the thread `aside`."""
-        if self._latest is None or self._latest[0] != (messages, tools):
-            self._latest = (list(messages), list(tools)), self.template.prompt(messages, tools)
-        return self._latest[1]
 
     async def close(self) -> None:
         await self.tokens.close()
@@ -88,23 +79,22 @@ class TemplateChat:
         *,
         sampling: SamplingConfig | None = None,
         seed: int | None = None,
-        on_text: Callable[[str], None] | None = None,
     ) -> Answer:
         sampling = sampling or self.engine.sampling
         template, tokens = self.engine.template, self.engine.tokens
-        if _is_large(messages, tools):
-            loop = asyncio.get_running_loop()
-            text, prompt = await loop.run_in_executor(self.engine.aside, self._large, messages, tools)
-        else:
+
+        def encoded() -> tuple[str, list[int]]:
             text = template.prompt(messages, tools)
-            prompt = self._encode(text)
+            if self._text and text.startswith(self._text):
+                return text, self._ids + template.control.encode(text[len(self._text) :])
+            return text, self._encoder.encode(text)
+
+        if _is_large(messages, tools):
+            text, prompt = await asyncio.get_running_loop().run_in_executor(self.engine.aside, encoded)
+        else:
+            text, prompt = encoded()
         seed = mix(self.seed, self._answers) if seed is None else seed
-        asked: dict[str, Any] = {"sampling": sampling, "seed": seed, "stop_ids": template.stop_ids}
-        if on_text is not None and getattr(tokens, "streams", False):
-            form = template.call_form if tools else None
-            shown = on_text if form is None else BeforeMark(form.mark, on_text).add
-            asked["on_tokens"] = IncrementalText(template, shown).add
-        drawn = await tokens.generate(self.episode, prompt, **asked)
+        drawn = await tokens.generate(self.episode, prompt, sampling=sampling, seed=seed, stop_ids=template.stop_ids)
         self._answers += 1
         ids = drawn.completion_ids
         ended = bool(ids) and ids[-1] == template.end_of_turn_id
@@ -134,70 +124,14 @@ class TemplateChat:
     def close(self) -> None:
         self.engine.tokens.release(self.episode)
 
-    def _large(self, messages: list[Message], tools: list[dict[str, Any]]) -> tuple[str, list[int]]:
-        text = self.engine.large_prompt(messages, tools)
-        return text, self._encode(text)
-
-    def _encode(self, text: str) -> list[int]:
-        if self._text and text.startswith(self._text):
-            return self._ids + self.engine.template.control.encode(text[len(self._text) :])
-        return self._encoder.encode(text)
-
 
 def _is_large(messages: list[Message], tools: list[dict[str, Any]]) -> bool:
-    """Whether a prompt has more than about `MAX_ON_LOOP` characters; found without looking at all of a large one."""
-    left = MAX_ON_LOOP - AROUND * len(messages)
-    values: list[Any] = [tools]
-    for one in messages:
-        left -= sum(len(text) for text in (one.content, one.hint, one.reasoning, one.name, one.tool_call_id) if text)
-        left -= AROUND * len(one.tool_calls)
-        if left < 0:
-            return True
-        values += [part for call in one.tool_calls for part in (call.id, call.name, call.arguments)]
-    while values and left >= 0:
-        value = values.pop()
-        if isinstance(value, int):
-            left -= value.bit_length()  # more than it has digits, of which it may have thousands
-        elif isinstance(value, str | list | dict):
-            left -= len(value)
-            if left >= 0 and not isinstance(value, str):
-                values += [*value, *value.values()] if isinstance(value, dict) else value
-    return left < 0
+    """Whether a prompt has more than about `MAX_ON_LOOP` characters."""
+    calls = [call for one in messages for call in one.tool_calls]
+    size = sum(AROUND + len(one.content) + len(one.reasoning or "") for one in messages) + AROUND * len(calls)
+    return size > MAX_ON_LOOP or size + len(str([tools, calls])) > MAX_ON_LOOP
 
 
 def mix(seed: int, answer: int) -> int:
     """A seed for each answer of an episode, the same in any process."""
     return (seed * 0x9E3779B97F4A7C15 + answer * 0xBF58476D1CE4E5B9 + 1) % (1 << 63)
-
-
-# Tokens to text while they are sampled: each piece when it is certain, never half a character.
-
-# What a tokenizer writes for bytes that are not, or not yet, a character.
-UNFINISHED = "\ufffd"
-# Tokens without a complete character, after which no more text is passed on.
-MAX_PENDING = 64
-
-
-class IncrementalText:
-    """Passes the text of tokens on to `on_text`.
-
-    Some tokenizers write a token differently at the start of a text, so new tokens are decoded
-    together with those of the piece before them, whose text is then cut off.
-    """
-
-    def __init__(self, template: ChatTemplate, on_text: Callable[[str], None]) -> None:
-        self._template, self._on_text = template, on_text
-        self._before: list[int] = []
-        self._new: list[int] = []
-
-    def add(self, ids: list[int]) -> None:
-        self._new += [token for token in ids if token not in self._template.stop_ids]
-        # A character has at most four bytes: what is not one by then never becomes one, and is not decoded for ever.
-        if not self._new or len(self._new) > MAX_PENDING:
-            return
-        known = self._template.decode(self._before)
-        text = self._template.decode(self._before + self._new)
-        if len(text) <= len(known) or text.endswith(UNFINISHED):
-            return
-        self._before, self._new = self._new, []
-        self._on_text(text[len(known) :])

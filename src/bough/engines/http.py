@@ -11,11 +11,10 @@ import asyncio
 import json
 import logging
 import os
-import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from bough.engines.base import EngineError
 from bough.errors import InputError
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WORDS = 600  # of a server's explanation, in characters
-# The largest answer that is read, unpacked. One with 100,000 tokens and their log-probabilities has 10 MB.
+# The largest answer that is read. One with 100,000 tokens and their log-probabilities has 10 MB.
 MAX_BODY = 64 << 20
 
 
@@ -80,13 +79,15 @@ class Server:
 
     async def post(self, path: str, body: dict[str, Any], *, json_answer: bool = True) -> Any:
         """The JSON, or else text, that the server answers. Raises `RequestRefusedError`, or `EngineError`."""
+
+        def count_retry() -> None:
+            self.retried += 1
+
+        def once() -> Awaitable[Any]:
+            return self._once("POST", path, body, json_answer)
+
         try:
-            return await retried(
-                lambda: self._once("POST", path, body, json_answer),
-                self.limits,
-                sleep=self.sleep,
-                on_retry=self._count_retry,
-            )
+            return await retried(once, self.limits, sleep=self.sleep, on_retry=count_retry)
         except PassingError as error:
             raise EngineError(str(error)) from None
 
@@ -112,7 +113,9 @@ class Server:
             raise PassingError(f"{where} did not answer within {self.limits.timeout_s:g} s") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             # Its context holds the request with its headers: not a thing to carry into a traceback.
-            raise PassingError(f"{where} cannot be reached: {self._scrub(_reason(error))}") from None
+            raise PassingError(
+                f"{where} cannot be reached: {self._scrub(str(error) or type(error).__name__)}"
+            ) from None
         return self._read(response, content, where, json_answer)
 
     def _read(self, response: Response, content: bytes, where: str, json_answer: bool) -> Any:
@@ -133,9 +136,6 @@ class Server:
             message = f"{message}\nIt was given {have}."
         raise RequestRefusedError(message, response.status_code, words)
 
-    def _count_retry(self) -> None:
-        self.retried += 1
-
     def _connected(self) -> AsyncClient:
         """The client of this event loop: connections cannot be used in another."""
         import httpx2
@@ -145,7 +145,7 @@ class Server:
             self._loop = loop
             self._places = asyncio.Semaphore(self.limits.concurrency)
             self._client = httpx2.AsyncClient(
-                headers={"Accept-Encoding": "gzip, deflate"}
+                headers={"Accept-Encoding": "identity"}  # what is packed may be far larger than it looks
                 | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
                 timeout=httpx2.Timeout(None, connect=self.limits.connect_timeout_s),
                 limits=httpx2.Limits(max_keepalive_connections=self.limits.concurrency),
@@ -162,7 +162,11 @@ class Server:
 
 def _checked(url: str) -> str:
     """The address without a slash at its end; a bare host gets the usual /v1."""
-    parts = _split(url)
+    try:
+        parts = urlsplit(url.strip())
+        _ = parts.port
+    except ValueError as error:
+        raise InputError(f"{url!r} is not a server address: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError(f"{url!r} is not a server address; write it like http://localhost:8000/v1")
     if parts.username or parts.password or parts.query or parts.fragment:
@@ -175,15 +179,6 @@ def _checked(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{path or '/v1'}"
 
 
-def _split(url: str) -> SplitResult:
-    try:
-        parts = urlsplit(url.strip())
-        _ = parts.port
-    except ValueError as error:
-        raise InputError(f"{url!r} is not a server address: {error}") from None
-    return parts
-
-
 def _key(variable: str) -> str:
     key = os.environ.get(variable, "").strip()
     if not (key.isascii() and key.isprintable() and " " not in key):
@@ -194,18 +189,13 @@ def _key(variable: str) -> str:
 
 
 async def _content(response: Response, where: str) -> bytes:
-    """The whole body, unpacked. Neither what is sent nor what it unpacks to may be larger than MAX_BODY."""
+    """The whole body, at most MAX_BODY bytes."""
     coding = response.headers.get("content-encoding", "identity").strip().lower()
-    if coding not in ("identity", "gzip", "deflate"):
+    if coding != "identity":
         raise EngineError(f"{where} answered in the encoding {coding!r:.40}, which it was not asked for")
-    # 32: gzip or zlib, whichever it is.
-    unpack = None if coding == "identity" else zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)
     content = bytearray()
     async for piece in response.aiter_raw():
-        try:
-            content += piece if unpack is None else unpack.decompress(piece, MAX_BODY + 1 - len(content))
-        except zlib.error as error:
-            raise PassingError(f"{where} answered damaged {coding} data: {error}") from None
+        content += piece
         if len(content) > MAX_BODY:
             raise EngineError(f"{where} answered more than {MAX_BODY >> 20} MiB")
     return bytes(content)
@@ -227,7 +217,3 @@ def _words(response: Response, content: bytes) -> str:
     except (ValueError, RecursionError):
         words = content.decode(errors="replace")
     return words.strip() or "no explanation"
-
-
-def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__

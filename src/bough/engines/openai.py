@@ -11,7 +11,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -119,25 +119,22 @@ class OpenAIEngine:
         }
         if sampling.stop:
             wishes["include_stop_str_in_output"] = True
-        body: dict[str, Any] = {
+        only_if_set = {
+            "top_k": sampling.top_k,
+            "min_p": sampling.min_p,
+            "stop": sampling.stop,
+            "tools": offered,
+            "tool_choice": self._tool_choice if offered else None,
+        }
+        return {
             "model": self.name,
             "messages": written,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             self._longest: sampling.max_new_tokens,
             **{key: value for key, value in wishes.items() if key not in self._refused},
+            **{key: value for key, value in only_if_set.items() if value},
         }
-        if sampling.top_k:
-            body["top_k"] = sampling.top_k
-        if sampling.min_p:
-            body["min_p"] = sampling.min_p
-        if sampling.stop:
-            body["stop"] = sampling.stop
-        if offered:
-            body["tools"] = offered
-            if self._tool_choice:
-                body["tool_choice"] = self._tool_choice
-        return body
 
     def _learn(self, refusal: RequestRefusedError, body: dict[str, Any]) -> bool:
         """Whether the refusal names something that can be asked differently."""
@@ -178,7 +175,6 @@ class OpenAIChat:
         *,
         sampling: SamplingConfig | None = None,
         seed: int | None = None,
-        on_text: Callable[[str], None] | None = None,  # noqa: ARG002  the server's reply comes whole
     ) -> Answer:
         drawn = mix(self.seed, self._answers) if seed is None else seed
         answer = await self.engine.complete(messages, tools, drawn, sampling)
@@ -259,9 +255,15 @@ def _written(messages: list[Message]) -> list[Json]:
         if message.reasoning is not None:
             spoken |= dict.fromkeys(THINKING, message.reasoning)
         if message.tool_calls:
-            ids = [call.id or f"call_{number}_{i}" for i, call in enumerate(message.tool_calls)]
-            spoken["tool_calls"] = [_call(call, id) for call, id in zip(message.tool_calls, ids, strict=True)]
-            waiting = ids
+            waiting = [call.id or f"call_{number}_{i}" for i, call in enumerate(message.tool_calls)]
+            spoken["tool_calls"] = [
+                {
+                    "id": id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
+                }
+                for call, id in zip(message.tool_calls, waiting, strict=True)
+            ]
         if message.role == "tool":
             id = message.tool_call_id or (waiting[0] if waiting else f"call_{number}")
             waiting = [other for other in waiting if other != id]
@@ -272,40 +274,33 @@ def _written(messages: list[Message]) -> list[Json]:
     return written
 
 
-def _call(call: ToolCall, id: str) -> Json:
-    arguments = json.dumps(call.arguments, ensure_ascii=False)
-    return {"id": id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
-
-
 def read_answer(response: Any, *, template: ChatTemplate | None, where: str) -> Answer:
     """The first choice of a chat completion. `call` is None unless both prompt and answer came as token ids.
 
     An answer that cannot be used, in whatever way, is an EngineError.
     """
     try:
-        answer = _read_answer(response, template, where)
-        to_json([answer.message, answer.call])  # half a surrogate pair is text to Python, but to no file
+        choice = read_choice(response, where)
+        said = choice.get("message")
+        if not isinstance(said, dict):
+            raise EngineError(f"{where} answered without a message: {json.dumps(response)[:200]}")
+        # "tool_calls" and "function_call" are ends like any other; a filter's cut is not the model's own end.
+        reason = choice.get("finish_reason")
+        cut = "abort" if reason in ("abort", "error", "content_filter") else "stop"
+        finish: Finish = "length" if reason == "length" else cut  # type: ignore[assignment]
+        ended_with = _ending(choice, said, finish)
+        call = _read_call(response, choice, said, finish, ended_with, template)
+        content, calls = _read_tool_calls(_text(said).removesuffix(ended_with), said.get("tool_calls"))
+        reasoning = next((said[key] for key in THINKING if isinstance(said.get(key), str)), None)
+        message = Message(role="assistant", content=content, reasoning=reasoning, tool_calls=calls)
+        to_json([message, call])  # half a surrogate pair is text to Python, but to no file
+        counts = [_count(response, name) for name in ("prompt_tokens", "completion_tokens")]
+        num_tokens = [len(call.prompt_ids), len(call.completion_ids)] if call else counts
+        return Answer(message, call, finish, *num_tokens)
     except EngineError:
         raise
     except Exception as error:
         raise EngineError(f"{where} gave an answer that cannot be used: {error!s:.200}") from None
-    return answer
-
-
-def _read_answer(response: Any, template: ChatTemplate | None, where: str) -> Answer:
-    choice = read_choice(response, where)
-    said = choice.get("message")
-    if not isinstance(said, dict):
-        raise EngineError(f"{where} answered without a message: {json.dumps(response)[:200]}")
-    finish = _finish(choice.get("finish_reason"))
-    call = _read_call(response, choice, said, finish, template)
-    ended_with = _ending(choice, said, finish)
-    content, calls = _read_tool_calls(_text(said).removesuffix(ended_with), said.get("tool_calls"))
-    reasoning = next((said[key] for key in THINKING if isinstance(said.get(key), str)), None)
-    message = Message(role="assistant", content=content, reasoning=reasoning, tool_calls=calls)
-    num_prompt = len(call.prompt_ids) if call else _count(response, "prompt_tokens")
-    num_completion = len(call.completion_ids) if call else _count(response, "completion_tokens")
-    return Answer(message, call, finish, num_prompt, num_completion)
 
 
 def read_tokens(response: Any, choice: Json) -> tuple[list[int], list[int], list[float] | None] | None:
@@ -327,11 +322,12 @@ def read_choice(response: Any, where: str) -> Json:
     choices = response.get("choices") if isinstance(response, dict) else None
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         raise EngineError(f"{where} answered without choices: {json.dumps(response)[:200]}")
-    first: Json = choices[0]
-    return first
+    return choices[0]
 
 
-def _read_call(response: Json, choice: Json, said: Json, finish: Finish, template: ChatTemplate | None) -> Call | None:
+def _read_call(
+    response: Json, choice: Json, said: Json, finish: Finish, ended_with: str, template: ChatTemplate | None
+) -> Call | None:
     tokens = read_tokens(response, choice)
     if tokens is None:
         return None
@@ -344,7 +340,7 @@ def _read_call(response: Json, choice: Json, said: Json, finish: Finish, templat
         spelled = [str(entry.get("token", "")) for entry in _entries(choice.get("logprobs"))]
         text = "".join(spelled[:-1] if ended else spelled)
     else:
-        text = _text(said).removesuffix(_ending(choice, said, finish))
+        text = _text(said).removesuffix(ended_with)
     policy = response.get("model")
     return Call(
         prompt_ids=prompt,
@@ -426,10 +422,3 @@ def _count(response: Json, name: str) -> int:
     usage = response.get("usage")
     value = usage.get(name) if isinstance(usage, dict) else None
     return value if type(value) is int and 0 <= value < MAX_ID else 0
-
-
-def _finish(reason: Any) -> Finish:
-    """ "tool_calls" and "function_call" are ends like any other; a filter's cut is not the model's own end."""
-    if reason == "length":
-        return "length"
-    return "abort" if reason in ("abort", "error", "content_filter") else "stop"

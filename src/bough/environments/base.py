@@ -198,14 +198,6 @@ class Environment(ABC):
         return ()
 
 
-def check_reward(environment: Environment, observation: Observation) -> None:
-    """Raises RewardRangeError if a step's reward is outside the range that its environment declares."""
-    declared, reward = environment.reward_range, observation.reward
-    if declared is not None and reward is not None and not declared[0] <= reward <= declared[1]:
-        who = environment.name or type(environment).__name__
-        raise RewardRangeError(f"the environment {who}", environment.task.id, reward, declared)
-
-
 class NoTasksError(BoughError):
     """The environment has no tasks of its own."""
 
@@ -247,54 +239,42 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 ITEMS: dict[str, type] = {"messages": Message, "tools": Mapping, "images": bytes}
 
 
-def check_observation(what: str, given: Any) -> Observation:
+def check_observation(what: str, given: Any, environment: Environment) -> Observation:
     """The observation that `what` returned, if it can be shown, counted and written down.
 
-    Raises EnvironmentFailedError saying what is wrong with it.
+    Raises EnvironmentFailedError saying what is wrong, RewardRangeError for a reward outside the declared range.
     """
     if not isinstance(given, Observation):
-        name = "None" if given is None else f"a {type(given).__name__}"
-        raise EnvironmentFailedError(f"{what} returned {name}; it must return an Observation")
+        raise EnvironmentFailedError(f"{what} returned {short_repr(given)}; it must return an Observation")
     for name, (kinds, allowed) in KINDS.items():
-        if not isinstance(value := getattr(given, name), kinds):
+        value = getattr(given, name)
+        items = value if name in ITEMS and isinstance(value, kinds) else ()
+        if not isinstance(value, kinds) or not all(isinstance(item, ITEMS[name]) for item in items):
             raise EnvironmentFailedError(f"{what} gave the {name} {short_repr(value)}; it must be {allowed}")
-    for name, kind in ITEMS.items():
-        for value in getattr(given, name):
-            if not isinstance(value, kind):
-                raise EnvironmentFailedError(
-                    f"{what} gave {short_repr(value)} among its {name}; it must be {KINDS[name][1]}"
-                )
     for name in ("reward", "progress"):
         value = getattr(given, name)
         if not (value is None or isinstance(value, bool) or is_finite(value)):
             shown = short_repr(value)
             raise EnvironmentFailedError(f"{what} gave the {name} {shown}; it must be a finite number or None")
-    _check_text(what, given)
-    if given.tools:
-        _check_tools(what, given)
-    return given
-
-
-def _check_text(what: str, given: Observation) -> None:
     said = [text for message in given.messages for text in (message.content, message.hint, message.reasoning)]
     texts = [text for text in (*said, given.action, given.error, given.stop, given.state) if text]
-    if (size := sum(map(len, texts))) > MAX_TEXT:
+    size = sum(map(len, texts))
+    if given.tools:  # part of every prompt and of the record, which has them deeper than they are here
+        try:
+            tools = to_json({"record": [{"tools": given.tools}]}, fallback=dict)
+            from_json(tools, allow_inf_nan=False)
+        except ValueError as error:
+            raise EnvironmentFailedError(f"{what} gave tools that cannot be kept as JSON: {error!s:.200}") from None
+        size = max(size, len(tools))
+    if size > MAX_TEXT:
         raise EnvironmentFailedError(f"{what} returned {size:,} characters; at most {MAX_TEXT:,} are allowed")
     for text in texts:
         check_unicode(what, text)
-
-
-def _check_tools(what: str, given: Observation) -> None:
-    """Tools are part of every prompt and of the record, which has them deeper than they are here."""
-    try:
-        text = to_json({"record": [{"tools": given.tools}]}, fallback=dict)
-        from_json(text, allow_inf_nan=False)
-    except ValueError as error:
-        raise EnvironmentFailedError(f"{what} gave tools that cannot be kept as JSON: {error!s:.200}") from None
-    if len(text) > MAX_TEXT:
-        raise EnvironmentFailedError(
-            f"{what} gave tools of {len(text):,} bytes of JSON; at most {MAX_TEXT:,} are allowed"
-        )
+    declared, reward = environment.reward_range, given.reward
+    if declared is not None and reward is not None and not declared[0] <= reward <= declared[1]:
+        who = environment.name or type(environment).__name__
+        raise RewardRangeError(f"the environment {who}", environment.task.id, reward, declared)
+    return given
 
 
 def check_unicode(what: str, text: str) -> None:

@@ -14,7 +14,6 @@ import asyncio
 import json
 import keyword
 import random
-import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -25,11 +24,13 @@ from typing import Any
 
 from pydantic import Field
 
+from bough import event_loop
 from bough.config.groups import OptionValues, ReportConfig
 from bough.environments.base import Environment, Observation
 from bough.environments.isolated import Isolated, shut_down
-from bough.environments.registry import find
+from bough.environments.registry import OwnAgent, find
 from bough.environments.replay import replay
+from bough.environments.tasks import configured, first_tasks, tasks_of
 from bough.environments.tools import raised_in
 from bough.errors import BoughError, InputError
 from bough.ledger import plural
@@ -75,18 +76,22 @@ class CheckReport:
     environment: str
     num_tasks: int
     found: dict[str, list[str]] = field(default_factory=dict)
-    checked: str = "determinism, replay, bad input, expert, close"
 
     @property
     def problems(self) -> list[str]:
         """Each problem once, with the first place and how many more there are."""
-        more = {
-            what: f"\n  the same: {', '.join(places[1:])}" if places[1:] else "" for what, places in self.found.items()
-        }
-        return [f"{places[0]}: {what}{more[what]}" for what, places in self.found.items()]
+        return [
+            f"{places[0]}: {what}" + (f"\n  the same: {', '.join(places[1:])}" if places[1:] else "")
+            for what, places in self.found.items()
+        ]
 
     def add(self, place: str, what: str) -> None:
         self.found.setdefault(what, []).append(place)
+
+    def add_raised(self, place: str, observation: Observation) -> None:
+        """An agent reads what a tool raised and continues; the author must know of it."""
+        for one in raised_in(observation.info):
+            self.add(place, one.failure)
 
     @contextmanager
     def looking_at(self, place: str) -> Iterator[None]:
@@ -94,6 +99,25 @@ class CheckReport:
             yield
         except BoughError as error:
             self.add(place, str(error))
+
+
+def check_configured(config: EnvCheckConfig, name: str | None) -> CheckReport:
+    """The environment of the settings, checked on its first tasks. Raises InputError for an agent function."""
+    environment_class = configured(find(config.environment), config.options)
+    if issubclass(environment_class, OwnAgent):
+        raise InputError(
+            f"{environment_class.name} plays by itself: it has no step to check; try it with bough collect"
+        )
+    wanted = tasks_of(environment_class, options=config.options, task_file=config.task_file, seed=config.seed)
+    tasks = first_tasks(wanted, config.tasks)
+
+    async def checked() -> CheckReport:
+        try:
+            return await check(environment_class, name, tasks, seed=config.seed)
+        finally:
+            await shut_down(environment_class)
+
+    return event_loop.run(checked())
 
 
 async def check(
@@ -106,24 +130,12 @@ async def check(
     report = CheckReport(environment_class.name, len(tasks))
     for task in tasks:
         with report.looking_at(f"task {task.id}"):
-            await _check_task(environment_class, task, report, seed)
+            recorded = await _record(environment_class, task, report, random.Random(seed))  # noqa: S311  no secret
+            await _check_again(environment_class, recorded, report)
     if name is not None:
         with report.looking_at("another process"):
             await _check_other_process(name, environment_class, tasks[0])
     return report
-
-
-async def _check_task(environment_class: type[Environment], task: Task, report: CheckReport, seed: int) -> None:
-    where = f"task {task.id}"
-    recorded = await _record(environment_class, task, report, random.Random(seed))  # noqa: S311  no secret
-    with report.looking_at(f"{where}, replay"):
-        await (await replay(lambda task: Isolated(environment_class, task), recorded)).close()
-    with report.looking_at(f"{where}, two episodes at the same time"):
-        await _check_interleaved(environment_class, recorded)
-    with report.looking_at(f"{where}, nonsense"):
-        await _check_nonsense(environment_class, task, report)
-    with report.looking_at(f"{where}, close"):
-        await _check_close(environment_class, task)
 
 
 async def _record(
@@ -138,9 +150,12 @@ async def _record(
         first = await environment.expert()
         last = start
         while len(turns) < (environment_class.max_turns if first is not None else TURNS) and not last.done:
-            reply = (await environment.expert() if turns else first) or await _any_reply(environment, rng)
+            reply = await environment.expert() if turns else first
+            if not reply:
+                choices = sorted(await environment.choices())
+                reply = await environment.say(rng.choice(choices)) if choices else "Hello?"
             last = await environment.step(reply)
-            _report_raised(last, f"task {task.id}", report)
+            report.add_raised(f"task {task.id}", last)
             message = Message(role="assistant", content=reply)
             turns.append(Turn(reply=message, observation=list(last.messages), reward=last.reward))
     if first is not None and (not last.done or last.success is False):
@@ -153,53 +168,40 @@ async def _record(
     return Trajectory(id=task.id, task=task, start=list(start.messages), turns=turns)
 
 
-def _report_raised(observation: Observation, place: str, report: CheckReport) -> None:
-    """An agent reads what a tool raised and continues; the author must know of it."""
-    for one in raised_in(observation.info):
-        report.add(place, one.failure)
-
-
-async def _any_reply(environment: Isolated, rng: random.Random) -> str:
-    choices = sorted(await environment.choices())
-    return await environment.say(rng.choice(choices)) if choices else "Hello?"
-
-
-async def _check_interleaved(environment_class: type[Environment], recorded: Trajectory) -> None:
-    async with _opened(environment_class, recorded.task) as one, _opened(environment_class, recorded.task) as other:
-        for environment in (one, other):
-            await environment.start()
-        for number, turn in enumerate(recorded.turns, 1):
+async def _check_again(environment_class: type[Environment], recorded: Trajectory, report: CheckReport) -> None:
+    """More episodes of a task: a replay, two at the same time, with nonsense, closed early and twice."""
+    task, where = recorded.task, f"task {recorded.task.id}"
+    with report.looking_at(f"{where}, replay"):
+        await (await replay(lambda task: Isolated(environment_class, task), recorded)).close()
+    with report.looking_at(f"{where}, two episodes at the same time"):
+        async with _opened(environment_class, task) as one, _opened(environment_class, task) as other:
             for environment in (one, other):
-                observation = await environment.step(turn.reply)
-                if list(observation.messages) != turn.observation:
-                    raise ContractError(f"turn {number} is answered differently while another episode runs")
-
-
-async def _check_nonsense(environment_class: type[Environment], task: Task, report: CheckReport) -> None:
-    for reply in NONSENSE:
+                await environment.start()
+            for number, turn in enumerate(recorded.turns, 1):
+                for environment in (one, other):
+                    if list((await environment.step(turn.reply)).messages) != turn.observation:
+                        raise ContractError(f"turn {number} is answered differently while another episode runs")
+    with report.looking_at(f"{where}, nonsense"):
+        for reply in NONSENSE:
+            async with _opened(environment_class, task) as environment:
+                await environment.start()
+                observation = await environment.step(reply)
+            report.add_raised(f"{where}, nonsense", observation)
+            if observation.success:
+                report.add(where, f"the reply {reply!r:.40} is a success")
+            if not observation.done and not observation.messages:
+                report.add(where, f"the reply {reply!r:.40} gets no answer, and the episode continues")
+    with report.looking_at(f"{where}, close"):  # each block closes the environment at its end
+        async with _opened(environment_class, task) as environment:
+            await environment.make()
         async with _opened(environment_class, task) as environment:
             await environment.start()
-            observation = await environment.step(reply)
-        _report_raised(observation, f"task {task.id}, nonsense", report)
-        if observation.success:
-            report.add(f"task {task.id}", f"the reply {reply!r:.40} is a success")
-        if not observation.done and not observation.messages:
-            report.add(f"task {task.id}", f"the reply {reply!r:.40} gets no answer, and the episode continues")
-
-
-async def _check_close(environment_class: type[Environment], task: Task) -> None:
-    """Each block closes the environment at its end: one that was never started, and one for the second time."""
-    async with _opened(environment_class, task) as environment:
-        await environment.make()
-    async with _opened(environment_class, task) as environment:
-        await environment.start()
-        await environment.release()
+            await environment.release()
 
 
 async def _check_other_process(name: str, environment_class: type[Environment], task: Task) -> None:
     """Another process has another hash seed, which shows what depends on the order of a set."""
-    async with _opened(environment_class, task) as environment:
-        here = await environment.start()
+    here = await _start(environment_class, task)
     code = "import sys; from bough.environments import check; check.print_start(sys.argv[1], sys.stdin.read())"
     done = await asyncio.to_thread(
         subprocess.run,
@@ -208,7 +210,7 @@ async def _check_other_process(name: str, environment_class: type[Environment], 
     )  # fmt: skip
     if done.returncode:
         raise ContractError(done.stderr.strip())
-    if json.loads(done.stdout.splitlines()[-1]) != _messages(here):
+    if json.loads(done.stdout.splitlines()[-1]) != here:
         raise ContractError(f"the start of task {task.id} differs from the start in this process")
 
 
@@ -218,8 +220,7 @@ def print_start(name: str, task: str) -> None:
     async def start() -> list[Any]:
         environment_class = find(name)
         try:
-            async with _opened(environment_class, Task.model_validate_json(task)) as environment:
-                return _messages(await environment.start())
+            return await _start(environment_class, Task.model_validate_json(task))
         finally:
             await shut_down(environment_class)
 
@@ -227,6 +228,11 @@ def print_start(name: str, task: str) -> None:
         print(json.dumps(asyncio.run(start())))
     except BoughError as error:
         sys.exit(str(error))
+
+
+async def _start(environment_class: type[Environment], task: Task) -> list[Any]:
+    async with _opened(environment_class, task) as environment:
+        return [message.model_dump(mode="json") for message in (await environment.start()).messages]
 
 
 @asynccontextmanager
@@ -238,10 +244,6 @@ async def _opened(environment_class: type[Environment], task: Task) -> AsyncIter
         await environment.close()
         raise
     await environment.close(strict=True)
-
-
-def _messages(observation: Observation) -> list[Any]:
-    return [message.model_dump(mode="json") for message in observation.messages]
 
 
 # A new environment as files to change: the class, its test and a recipe that trains in it.
@@ -350,17 +352,11 @@ stages:
 """
 
 
-@dataclass(frozen=True)
-class NewEnvironment:
-    """What was written, and how it is used."""
+def new_environment(name: str, parent: Path) -> tuple[list[Path], list[str]]:
+    """Writes a new environment into a folder of its name: the files, and the commands that use them.
 
-    folder: Path
-    files: tuple[Path, ...]
-    commands: tuple[str, ...]
-
-
-def new_environment(name: str, parent: Path) -> NewEnvironment:
-    """Writes the files of a new environment into a folder of its name. Raises InputError where it exists."""
+    Raises InputError where the folder exists.
+    """
     module = name.replace("-", "_").lower()
     if not module.isidentifier() or not module.isascii() or keyword.iskeyword(module):
         raise InputError(f"{name!r} cannot be the name of an environment: use letters, digits, dashes and underscores")
@@ -370,15 +366,13 @@ def new_environment(name: str, parent: Path) -> NewEnvironment:
         raise InputError(f"{folder} exists; choose another name, or another folder with --output")
     folder.mkdir(parents=True)
     contents = {f"{module}.py": ENVIRONMENT, f"test_{module}.py": TEST, "recipe.yaml": RECIPE}
-    words = {"MODULE": module, "CLASS": title, "TITLE": title}
-    files = []
     for file, text in contents.items():
-        files.append(folder / file)
-        files[-1].write_text(re.sub("|".join(words), lambda found: words[found[0]], text))
+        filled = text.replace("MODULE", module).replace("CLASS", title).replace("TITLE", title)
+        (folder / file).write_text(filled)
     environment = f"{folder / module}.py:{title}"
-    commands = (
+    commands = [
         f"bough env check {environment}",
         f"pytest {folder}",
         f"bough run {folder / 'recipe.yaml'} --set defaults.environment={environment}",
-    )
-    return NewEnvironment(folder, tuple(files), commands)
+    ]
+    return [folder / file for file in contents], commands

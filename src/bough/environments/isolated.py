@@ -14,8 +14,8 @@ import inspect
 import logging
 import marshal
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from types import CoroutineType, NoneType
@@ -30,11 +30,10 @@ from bough.environments.base import (
     TooSlowError,
     blame,
     check_observation,
-    check_reward,
     check_unicode,
 )
 from bough.environments.tools import AbandonedError
-from bough.errors import BoughError
+from bough.errors import BoughError, short_repr
 from bough.types import Message, Task
 
 log = logging.getLogger(__name__)
@@ -55,40 +54,32 @@ class Isolated:
         """Creates the environment without starting it."""
         if not self.environment_class.shares_loop:
             self._thread = take_thread()
-        await self._call(f"{self.environment_class.__name__}(task)", self._make, _ignore)
+        await self._call(f"{self.environment_class.__name__}(task)", self._make)
 
     async def start(self) -> Observation:
         if self._environment is None:
             await self.make()
-
-        def read(given: Any) -> Observation:
-            if isinstance(given, str):
-                given = Observation.say(given)
-            if isinstance(given, Observation) and not given.tools:
-                given = replace(given, tools=tuple(self._made.tools))
-            return self._observation(given, "start")
-
-        return await self._call("start", lambda: self._made.start(), read)
+        given = await self._call("start", lambda: self._made.start())
+        if isinstance(given, str):
+            given = Observation.say(given)
+        if isinstance(given, Observation) and not given.tools:
+            given = replace(given, tools=tuple(self._made.tools))
+        return check_observation("start", given, self._made)
 
     async def step(self, reply: Message | str) -> Observation:
         said = Reply.of(reply)
         try:
-            return await self._call("step", lambda: self._made.step(said), self._observation)
+            return check_observation("step", await self._call("step", lambda: self._made.step(said)), self._made)
         except TooSlowError:
             if (ended := self._made.timed_out()) is None:
                 raise
-            return check_observation("timed_out", ended)
+            return check_observation("timed_out", ended, self._made)
 
     async def expert(self) -> str | None:
         return cast("str | None", await self._ask("expert", (str, NoneType), "text or None"))
 
     async def choices(self) -> Sequence[str]:
-        def read(given: Any) -> list[str]:
-            if isinstance(given, str) or not isinstance(given, Iterable):
-                raise EnvironmentFailedError(f"choices returned {_a(given)}; it must return a list of texts")
-            return list(given)
-
-        return await self._call("choices", lambda: self._made.choices(), read)
+        return list(await self._ask("choices", (list, tuple), "a list of texts"))
 
     async def action_in(self, reply: Message | str) -> str | None:
         return cast("str | None", await self._ask("action_in", (str, NoneType), "text or None", Reply.of(reply)))
@@ -101,7 +92,7 @@ class Isolated:
 
     async def release(self) -> None:
         """Calls the environment's `close`. Raises EnvironmentFailedError if that fails."""
-        await self._call("close", lambda: self._made.close(), _ignore, min(CLOSE_TIMEOUT_S, self.step_timeout_s))
+        await self._call("close", lambda: self._made.close(), min(CLOSE_TIMEOUT_S, self.step_timeout_s))
 
     async def close(self, *, strict: bool = False) -> None:
         """Closes the environment and its thread. A failure is only logged, unless `strict`: the episode is complete."""
@@ -125,35 +116,24 @@ class Isolated:
         return self._environment
 
     def _make(self) -> None:
-        task = self.task.model_copy(update={"data": _copy(self.task.data)})
-        self._environment = self.environment_class(task)
+        try:  # ten times as fast as deepcopy, and a task's data may be a whole game
+            data = marshal.loads(marshal.dumps(self.task.data))  # noqa: S302  what was just written here
+        except ValueError:  # other types than JSON's, or too deep
+            data = copy.deepcopy(self.task.data)
+        self._environment = self.environment_class(self.task.model_copy(update={"data": data}))
         self._environment.step_timeout_s = self.step_timeout_s
-
-    def _observation(self, given: Any, what: str = "step") -> Observation:
-        observation = check_observation(what, given)
-        check_reward(self._made, observation)
-        return observation
 
     async def _ask(self, method: str, kinds: tuple[type, ...], allowed: str, *given: Any) -> Any:
         """What a method returns, which must be one of these kinds."""
+        result = await self._call(method, lambda: getattr(self._made, method)(*given))
+        if not isinstance(result, kinds):
+            raise EnvironmentFailedError(f"{method} returned {short_repr(result)}; it must return {allowed}")
+        if isinstance(result, str):
+            check_unicode(method, result)
+        return result
 
-        def read(result: Any) -> Any:
-            if not isinstance(result, kinds):
-                raise EnvironmentFailedError(f"{method} returned {_a(result)}; it must return {allowed}")
-            if isinstance(result, str):
-                check_unicode(method, result)
-            return result
-
-        return await self._call(method, lambda: getattr(self._made, method)(*given), read)
-
-    def _call(
-        self, what: str, act: Callable[[], Any], read: Callable[[Any], T], timeout_s: float | None = None
-    ) -> Coroutine[Any, Any, T]:
-        return _bounded(self._thread, what, act, read, timeout_s or self.step_timeout_s)
-
-
-def _ignore(_: Any) -> None:
-    """For methods whose result is not used."""
+    def _call(self, what: str, act: Callable[[], Any], timeout_s: float | None = None) -> Coroutine[Any, Any, Any]:
+        return _bounded(self._thread, what, act, timeout_s or self.step_timeout_s)
 
 
 async def shut_down(environment_class: type[Environment]) -> None:
@@ -161,7 +141,7 @@ async def shut_down(environment_class: type[Environment]) -> None:
     thread: LoopThread | None = None
     try:
         thread = None if environment_class.shares_loop else take_thread()
-        await _bounded(thread, "shutdown", environment_class.shutdown, _ignore, CLOSE_TIMEOUT_S)
+        await _bounded(thread, "shutdown", environment_class.shutdown, CLOSE_TIMEOUT_S)
     except Exception as error:
         log.warning("%s: %s", environment_class.name or environment_class.__name__, error)
     finally:
@@ -169,30 +149,23 @@ async def shut_down(environment_class: type[Environment]) -> None:
             thread.leave()
 
 
-async def _bounded(
-    thread: LoopThread | None, what: str, act: Callable[[], Any], read: Callable[[Any], T], timeout_s: float
-) -> T:
-    """What `read` makes of the result of `act`, a plain function or `async def`, run in its thread if it has one.
+async def _bounded(thread: LoopThread | None, what: str, act: Callable[[], Any], timeout_s: float) -> Any:
+    """The result of `act`, a plain function or `async def`, run in its thread if it has one.
 
     Any failure, or a time-out, is the environment's.
     """
 
-    async def work() -> T:
+    async def work() -> Any:
         running = event_loop.current_task()
         try:
             result = act()
             if isinstance(result, CoroutineType) or inspect.isawaitable(result):
                 result = await result
-            if isinstance(result, CoroutineType):
-                result.close()
-                raise EnvironmentFailedError(f"{what} returned a coroutine; an await is missing in it")
-            return read(result)
         except BoughError:
             raise
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError):
-                task = asyncio.current_task()
-                ours = thread is None and task is not None and task.cancelling()
+                ours = thread is None and running is not None and running.cancelling()
             elif isinstance(error, GeneratorExit):  # an abandoned call, closed by the garbage collector
                 ours = event_loop.current_task() is not running
             else:  # Ctrl-C arrives in the main thread only
@@ -200,6 +173,10 @@ async def _bounded(
             if ours:
                 raise
             raise blame(what, error) from error
+        if isinstance(result, CoroutineType):
+            result.close()
+            raise EnvironmentFailedError(f"{what} returned a coroutine; an await is missing in it")
+        return result
 
     try:
         if thread is not None:
@@ -207,18 +184,6 @@ async def _bounded(
         return await event_loop.limited(work(), timeout_s)
     except TimeoutError as error:  # ours: one of the environment's own is a EnvironmentFailedError by now
         raise TooSlowError(f"{what} took longer than {timeout_s:g} s") from error
-
-
-def _copy(value: Any) -> Any:
-    """A copy of a JSON value. marshal is ten times as fast as deepcopy, and a task's data may be a whole game."""
-    try:
-        return marshal.loads(marshal.dumps(value))  # noqa: S302  what was just written here
-    except ValueError:  # other types than JSON's, or too deep
-        return copy.deepcopy(value)
-
-
-def _a(value: Any) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
 
 
 # Threads with an event loop each, for environments whose code may block.
@@ -233,8 +198,8 @@ MAX_BLOCKED = 32
 # Time that cancelled code has to end.
 GRACE_S = 1.0
 
-_threads: list[LoopThread] = []
-_blocked: list[LoopThread] = []
+_threads: set[LoopThread] = set()
+_blocked: set[LoopThread] = set()
 
 
 class BlockedError(BoughError):
@@ -251,7 +216,7 @@ class LoopThread:
         self._loop.set_default_executor(_DaemonExecutor())
         # Unfinished tasks end with their thread; that is not worth a warning.
         self._loop.set_exception_handler(lambda _, context: log.debug("%s", context.get("message")))
-        self._waiting: set[Future[Any]] = set()
+        self._waiting: set[asyncio.Future[Any]] = set()
         self._thread = threading.Thread(target=self._run, name="bough-environment", daemon=True)
         self._thread.start()
 
@@ -261,38 +226,29 @@ class LoopThread:
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, T]], timeout_s: float) -> T:
         """What `work` returns or raises in this thread; TimeoutError where it takes longer."""
-        answer: Future[T] = Future()
-        tasks: list[asyncio.Task[None]] = []
-
-        async def settled() -> None:
-            try:
-                value = await work()
-            except BaseException as error:
-                _settle(answer, error=error)
-            else:
-                _settle(answer, value)
+        caller = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = caller.create_future()
+        tasks: list[asyncio.Task[T]] = []
 
         def begin() -> None:
-            task = self._loop.create_task(settled())
-            task.add_done_callback(lambda _: _settle(answer, error=EnvironmentFailedError("it was cancelled")))
-            tasks.append(task)
+            tasks.append(self._loop.create_task(work()))
+            tasks[0].add_done_callback(lambda task: caller.call_soon_threadsafe(_settle, answer, task))
 
         self._waiting.add(answer)
-        waiting = asyncio.wrap_future(answer)
-        waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             self._send(begin)
-            async with asyncio.timeout(timeout_s):
-                return await asyncio.shield(waiting)
-        except (TimeoutError, asyncio.CancelledError):
-            if not waiting.done():
-                self._send(lambda: [task.cancel() for task in tasks])
-                await asyncio.wait([waiting], timeout=GRACE_S)
-            if not waiting.done():
-                waiting.cancel()
-                self._abandon()
-            raise
+            if (await asyncio.wait([answer], timeout=timeout_s))[0]:
+                return answer.result()
+            raise TimeoutError
         finally:
+            if not answer.done() and self.alive:  # too slow, or the caller was cancelled
+                self._send(lambda: [task.cancel() for task in tasks])
+                await asyncio.wait([answer], timeout=GRACE_S)
+                if not answer.done():
+                    answer.cancel()
+                    self._abandon()
+                elif not answer.cancelled():
+                    answer.exception()  # it need not be retrieved
             self._waiting.discard(answer)
 
     def _send(self, call: Callable[[], object]) -> None:
@@ -307,17 +263,16 @@ class LoopThread:
         """Removes one user; after the last one, the thread ends."""
         self.users -= 1
         if self.users == 0 and not self.blocked:
-            _forget(self)
             self._stop()
 
     def _stop(self) -> None:
+        _threads.discard(self)
         with suppress(RuntimeError):  # it has ended by itself
             self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _abandon(self) -> None:
         self.blocked = True
-        _forget(self)
-        _blocked.append(self)
+        _blocked.add(self)
         # Ends Python code at its next instruction; code that waits in the system ends when it returns.
         identity, end = ctypes.c_ulong(self._thread.ident or 0), ctypes.py_object(AbandonedError)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, end)
@@ -326,33 +281,30 @@ class LoopThread:
 
     def _give_up(self, why: str) -> None:
         for answer in list(self._waiting):
-            _settle(answer, error=EnvironmentFailedError(why))
+            with suppress(RuntimeError):  # the caller's loop has ended
+                answer.get_loop().call_soon_threadsafe(_settle, answer, EnvironmentFailedError(why))
 
     def _run(self) -> None:
         try:
             asyncio.set_event_loop(self._loop)
             self._loop.run_forever()
             self._give_up("its event loop was stopped")
-            self._end_tasks()
+            if left := asyncio.all_tasks(self._loop):  # one that refuses to end does so with the loop
+                for task in left:
+                    task.cancel()
+                self._loop.run_until_complete(asyncio.wait(left, timeout=GRACE_S))
         except BaseException as error:
             log.debug("an environment's thread ended with %s", type(error).__name__)
         finally:
-            _forget(self)
+            _threads.discard(self)
             self._give_up("its event loop was stopped")
             if not self._loop.is_running():
                 self._loop.close()
 
-    def _end_tasks(self) -> None:
-        """Cancels tasks that an environment left running. One that refuses to end does so with the loop."""
-        if left := asyncio.all_tasks(self._loop):
-            for task in left:
-                task.cancel()
-            self._loop.run_until_complete(asyncio.wait(left, timeout=GRACE_S))
-
 
 def take_thread() -> LoopThread:
     """A thread for one more environment: a new one, or the one with the fewest users where there are many."""
-    _blocked[:] = [thread for thread in _blocked if thread.alive]
+    _blocked.difference_update([thread for thread in _blocked if not thread.alive])
     if len(_blocked) >= MAX_BLOCKED:
         raise BlockedError(
             f"{len(_blocked)} calls of environments block their threads and cannot be stopped; "
@@ -360,28 +312,28 @@ def take_thread() -> LoopThread:
         )
     if len(_threads) < MAX_THREADS:
         try:
-            _threads.append(LoopThread())
+            thread = LoopThread()
         except (OSError, RuntimeError) as error:
             raise EnvironmentFailedError(f"no thread can be started for the environment: {error}") from error
-        thread = _threads[-1]
+        _threads.add(thread)
     else:
         thread = min(_threads, key=lambda one: one.users)
     thread.users += 1
     return thread
 
 
-def _forget(thread: LoopThread) -> None:
-    if thread in _threads:
-        _threads.remove(thread)
-
-
-def _settle(answer: Future[T], value: Any = None, *, error: BaseException | None = None) -> None:
-    """Sets the result once; later ones are ignored."""
-    with suppress(InvalidStateError):  # it is settled, or was cancelled
-        if error is not None:
-            answer.set_exception(error)
-        else:
-            answer.set_result(value)
+def _settle(answer: asyncio.Future[T], result: asyncio.Task[T] | EnvironmentFailedError) -> None:
+    """Passes on what a task returned or raised, once; runs in the caller's thread."""
+    if answer.done():
+        return
+    if isinstance(result, EnvironmentFailedError):
+        answer.set_exception(result)
+    elif result.cancelled():
+        answer.set_exception(EnvironmentFailedError("it was cancelled"))
+    elif (error := result.exception()) is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(result.result())
 
 
 class _DaemonExecutor(ThreadPoolExecutor):
@@ -389,12 +341,13 @@ class _DaemonExecutor(ThreadPoolExecutor):
 
     def submit(self, call: Callable[..., Any], /, *args: Any, **more: Any) -> Future[Any]:
         answer: Future[Any] = Future()
+        answer.set_running_or_notify_cancel()
 
         def run() -> None:
             try:
-                _settle(answer, call(*args, **more))
+                answer.set_result(call(*args, **more))
             except BaseException as error:
-                _settle(answer, error=error)
+                answer.set_exception(error)
 
         threading.Thread(target=run, name="bough-environment-call", daemon=True).start()
         return answer

@@ -18,7 +18,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
@@ -29,7 +28,6 @@ from typing import Any, ClassVar
 from bough.chat.tool_calls import Reply
 from bough.config.base import is_code
 from bough.config.groups import AGENT_PREFIX
-from bough.config.groups import AGENT_PREFIX as PREFIX
 from bough.environments import given
 from bough.environments.adapters.names import ADAPTERS, adapt
 from bough.environments.base import Environment, EnvironmentFailedError, NoTasksError, Observation, Tasks
@@ -46,7 +44,13 @@ def find(name: str) -> type[Environment]:
     A name read from a file goes to `find_listed`: this function runs the code that the name points to.
     """
     if name.startswith(AGENT_PREFIX):
-        return _own_agent(name.removeprefix(AGENT_PREFIX))
+        name = name.removeprefix(AGENT_PREFIX)
+        function = given.AGENTS.get(name)
+        if function is None:
+            if not is_code(name):
+                raise InputError(f"--agent {name}: name a function as module:function or path/to/file.py:function")
+            function = load_code(name, f"--agent {name}", inspect.isfunction)
+        return own_agent(function, _record_name(name))
     if not is_code(name):
         return find_listed(name)
     adapted = adapt(name)
@@ -85,15 +89,6 @@ def find_listed(name: str) -> type[Environment]:
     return _environment(found, name)
 
 
-def _own_agent(name: str) -> type[Environment]:
-    function = given.AGENTS.get(name)
-    if function is None:
-        if not is_code(name):
-            raise InputError(f"--agent {name}: name a function as module:function or path/to/file.py:function")
-        function = load_code(name, f"--agent {name}", inspect.isfunction)
-    return own_agent(function, _record_name(name))
-
-
 def plugged_in() -> dict[str, EntryPoint]:
     """The entry points of installed packages by name. Bough's own names cannot be taken over by another package."""
     points = sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value.startswith("bough.")))
@@ -111,11 +106,6 @@ def load_code(name: str, shown: str, fits: Callable[[Any], bool]) -> Any:
         module = _module_of_file(Path(place)) if place.endswith(".py") else import_module(place)
     except InputError:
         raise
-    except ModuleNotFoundError as error:
-        scheme, _, rest = name.partition(":")
-        if error.name == scheme and (close := get_close_matches(scheme, ADAPTERS, n=1)):
-            raise InputError(f"{shown}: there is no module {scheme!r}; did you mean {close[0]}:{rest}?") from error
-        raise InputError(describe_failure(f"{shown} cannot be loaded: {place}", error)) from error
     except (Exception, SystemExit) as error:  # a user's module may raise anything, and a script may exit
         raise InputError(describe_failure(f"{shown} cannot be loaded: {place}", error)) from error
     if not hasattr(module, attribute):
@@ -196,29 +186,23 @@ class ListedEnvironment:
 
 def list_environments() -> list[ListedEnvironment]:
     """List the environments that can be named, with their options; one that cannot be loaded has a `problem`."""
-    return [_listed(name) for name in plugged_in()]
+    found = []
+    for name in plugged_in():
+        try:
+            found.append(describe(name))
+        except InputError as error:
+            found.append(ListedEnvironment(name, problem=str(error)))
+    return found
 
 
 def describe(name: str) -> ListedEnvironment:
     """One environment: a registered name, module:Class or path/to/file.py:Class."""
     found: type[Environment] = find(name)
-    options = tuple(
-        EnvironmentOption(
-            option,
-            None if info.is_required() else info.get_default(call_default_factory=True),
-            info.is_required(),
-            info.description or "",
-        )
-        for option, info in found.Options.model_fields.items()
-    )
-    return ListedEnvironment(found.name, inspect.getdoc(found) or "", found.max_turns, options)
-
-
-def _listed(name: str) -> ListedEnvironment:
-    try:
-        return describe(name)
-    except InputError as error:
-        return ListedEnvironment(name, problem=str(error))
+    options = []
+    for option, info in found.Options.model_fields.items():
+        default = None if info.is_required() else info.get_default(call_default_factory=True)
+        options.append(EnvironmentOption(option, default, info.is_required(), info.description or ""))
+    return ListedEnvironment(found.name, inspect.getdoc(found) or "", found.max_turns, tuple(options))
 
 
 # Packages of the operating system: installed by apt-get as root, or through sudo where it asks for no password.
@@ -261,13 +245,13 @@ def _succeeds(command: list[str]) -> bool:
 
 
 # What an agent function may ask for, by the names of its parameters.
-PARAMETERS = ("task", "base_url", "client", "model", "seed")
+PARAMETERS = ("task", "base_url", "model", "seed")
 
 
 class OwnAgent(Environment):
     """The tasks of a user's own agent: a function that plays a task by itself, against an OpenAI-compatible address.
 
-        def play(task, base_url):       # or async def; by name: task, base_url, client, model, seed
+        def play(task, base_url):       # or async def; by name: task, base_url, model, seed
             return reward               # a number, True or False, a mapping, or None where it is not known
 
         def tasks(split, seed): ...     # in the same module, or as play.tasks; or --task-file
@@ -290,8 +274,9 @@ class OwnAgent(Environment):
 
     @classmethod
     def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> Tasks:  # noqa: ARG003
-        make = _tasks_of(cls.function)
-        if make is None:
+        module = sys.modules.get(getattr(cls.function, "__module__", None) or "")
+        make = getattr(cls.function, "tasks", None) or getattr(module, "tasks", None)
+        if not callable(make):
             raise NoTasksError(
                 f"{cls.name} has no tasks: define a function tasks(split, seed) beside it, or give --task-file"
             )
@@ -299,7 +284,7 @@ class OwnAgent(Environment):
         given = {name: value for name, value in {"split": split, "seed": seed}.items() if name in wanted}
         made = make(**given)
         if isinstance(made, AsyncIterator):
-            return _as_tasks_async(made)
+            return (_as_task(one) async for one in made)
         return map(_as_task, made)
 
     @classmethod
@@ -322,18 +307,11 @@ def own_agent(function: Any, name: str) -> type[OwnAgent]:
             f"--agent {name} needs {strangers[0]!r}, which it is not given; its parameters may be "
             f"{', '.join(PARAMETERS)}, others need defaults"
         )
-    if not takes_all and not named & {"base_url", "client"}:
-        raise InputError(f"--agent {name} takes neither base_url nor client, so it could not reach the model")
-    wanted = tuple(one for one in PARAMETERS if one in named or (takes_all and one != "client"))
-    body = {"name": f"{PREFIX}{name}", "function": staticmethod(function), "parameters": wanted}
+    if not takes_all and "base_url" not in named:
+        raise InputError(f"--agent {name} does not take base_url, so it could not reach the model")
+    wanted = tuple(one for one in PARAMETERS if one in named or takes_all)
+    body = {"name": f"{AGENT_PREFIX}{name}", "function": staticmethod(function), "parameters": wanted}
     return type("OwnAgent", (OwnAgent,), {**body, "__module__": __name__, "__doc__": inspect.getdoc(function)})
-
-
-def _tasks_of(function: Callable[..., Any]) -> Callable[..., Any] | None:
-    own = getattr(function, "tasks", None)
-    module = sys.modules.get(getattr(function, "__module__", None) or "")
-    found = own if own is not None else getattr(module, "tasks", None)
-    return found if callable(found) else None
 
 
 def _as_task(given: Any) -> Task:
@@ -346,8 +324,3 @@ def _as_task(given: Any) -> Task:
             f"tasks yielded a value of type {kind}; it must yield mappings or bough.Task objects"
         )
     return given
-
-
-async def _as_tasks_async(made: AsyncIterator[Any]) -> AsyncIterator[Task]:
-    async for one in made:
-        yield _as_task(one)

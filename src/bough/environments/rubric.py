@@ -35,13 +35,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 from bough import event_loop
 from bough.config.groups import Weight
 from bough.environments import given, rewards
-from bough.environments.rewards import AgentFaultError, Bounds, Judge, RankingJudge, StatefulReward, bounds_of
+from bough.environments.rewards import AgentFaultError, Bounds, Judge, bounds_of
 from bough.errors import (
     BoughError,
     InputError,
@@ -91,36 +91,32 @@ class WeightedReward:
         function = find(given) if isinstance(given, str) else given
         # A function goes by its own name, not by its module's or file's.
         name = given.rpartition(":")[2] if isinstance(given, str) else name_of(function)
-        _check_callable(function, name)
+        try:
+            known = parameters(function)
+        except (TypeError, ValueError):  # a built-in function of Python, say
+            raise InputError(f"the reward {name} is not a function of a trajectory; define it with def") from None
         settings: dict[str, Any] = dict(weight) if isinstance(weight, Mapping) else {"weight": weight}
         factor = float(settings.pop("weight", 1.0))
-        known = parameters(function)
         if unknown := [key for key in settings if key not in known]:
-            problems = plural(len(unknown), "problem")
             raise InputError(
-                f"the settings of reward {name} have {problems}:",
+                f"the settings of reward {name} have {plural(len(unknown), 'problem')}:",
                 [f"{key} is not a setting{did_you_mean(key, ['weight', *known])}" for key in unknown],
             )
-        built_in = function in REWARDS.values()
-        made = function(**settings) if _is_stateful(function) else partial(function, **settings)
-        return cls(name, factor, made, bounds_of(function), scores_groups(function), built_in)
-
-    def costs(self) -> dict[str, int]:
-        """What the values so far have cost, where the reward counts that."""
-        return self.function.costs() if isinstance(self.function, StatefulReward) else {}
+        made = Judge(**settings) if function is Judge else partial(function, **settings)
+        return cls(name, factor, made, bounds_of(function), scores_groups(function), function in REWARDS.values())
 
     def values(
         self, arguments: Sequence[Trajectory] | Sequence[list[Trajectory]], timeout_s: float = TIMEOUT_S
     ) -> list[Any]:
         """What the function returns for each argument; a RewardError where it raised an exception.
 
-        Raises RewardTimeoutError where one takes longer than `timeout_s`. A reward with a time limit of its
-        own, after which its value is only absent, gets at least that long.
+        Raises RewardTimeoutError where one takes longer than `timeout_s`. A judge has a time limit of its own,
+        after which its value is only absent, and gets at least that long.
         """
-        if isinstance(self.function, StatefulReward):
+        if isinstance(self.function, Judge):
             timeout_s = max(timeout_s, self.function.timeout_s + GRACE_S)
         with Watchdog(timeout_s) as watchdog:
-            found = [self._call(argument if self.built_in else _copied(argument), watchdog) for argument in arguments]
+            found = [self._call(argument, watchdog) for argument in arguments]
         waiting = [place for place, value in enumerate(found) if inspect.isawaitable(value)]
         if waiting:
             results = event_loop.run(self._gather([found[place] for place in waiting], timeout_s))
@@ -129,18 +125,16 @@ class WeightedReward:
         return found
 
     def _call(self, argument: Trajectory | list[Trajectory], watchdog: Watchdog) -> Any:
+        if not self.built_in:  # whatever its author's function changes, the records stay as they were
+            argument = pickle.loads(pickle.dumps(argument, pickle.HIGHEST_PROTOCOL))  # noqa: S301  written here
         try:
             watchdog.restart()
             try:
                 return self.function(argument)
             finally:
                 watchdog.rest()
-        except TimeUpError as error:
-            raise self._timeout(watchdog.timeout_s, error) from None
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # one bad reward must not cost the others their work, nor exit the process
-            return self._error(error)
+            return self._failure(error, watchdog.timeout_s, timed_out=isinstance(error, TimeUpError))
 
     async def _gather(self, values: list[Awaitable[Any]], timeout_s: float) -> list[Any]:
         """The results of async rewards. The watchdog notices one that blocks the event loop."""
@@ -148,7 +142,14 @@ class WeightedReward:
 
         async def one(value: Awaitable[Any]) -> Any:
             async with gate:
-                return await self._wait(value, timeout_s)
+                try:
+                    async with asyncio.timeout(timeout_s) as limit:
+                        return await value
+                except BaseException as error:
+                    task = asyncio.current_task()
+                    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                        raise
+                    return self._failure(error, timeout_s, timed_out=limit.expired() or isinstance(error, TimeUpError))
 
         async def beat() -> None:
             while True:
@@ -162,34 +163,17 @@ class WeightedReward:
             finally:
                 beating.cancel()
 
-    async def _wait(self, value: Awaitable[Any], timeout_s: float) -> Any:
-        try:
-            async with asyncio.timeout(timeout_s) as limit:
-                return await value
-        except TimeUpError as error:
-            raise self._timeout(timeout_s, error) from None
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            if limit.expired():
-                raise self._timeout(timeout_s, error) from None
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise
-            return self._error(error)
-
-    def _error(self, error: BaseException) -> RewardError:
+    def _failure(self, error: BaseException, timeout_s: float, *, timed_out: bool) -> RewardError:
+        """What a function raised as its value; a time-out and Ctrl-C are raised."""
+        if timed_out:
+            raise RewardTimeoutError(
+                with_frames(f"the reward {self.name} took longer than {timeout_s:g} s", error)
+            ) from None
+        if isinstance(error, KeyboardInterrupt):
+            raise error
         found = RewardError(describe_failure(self.name, error))
         found.__cause__ = error
         return found
-
-    def _timeout(self, timeout_s: float, error: BaseException) -> RewardTimeoutError:
-        return RewardTimeoutError(with_frames(f"the reward {self.name} took longer than {timeout_s:g} s", error))
-
-
-def _copied(argument: Trajectory | list[Trajectory]) -> Any:
-    """A copy for an author's function: whatever it changes, the records stay as they were."""
-    return pickle.loads(pickle.dumps(argument, pickle.HIGHEST_PROTOCOL))  # noqa: S301  what was just written here
 
 
 def name_of(function: RewardFunction) -> str:
@@ -200,27 +184,14 @@ def name_of(function: RewardFunction) -> str:
     return name
 
 
-def _check_callable(function: RewardFunction, name: str) -> None:
-    """Raises InputError for a function that cannot take a trajectory, such as a built-in one of Python."""
-    try:
-        inspect.signature(function)
-    except (TypeError, ValueError):
-        raise InputError(f"the reward {name} is not a function of a trajectory; define it with def") from None
-
-
 def parameters(function: RewardFunction) -> list[str]:
     """The settings of a reward: its keyword-only arguments."""
     return [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
 
 
-def _is_stateful(function: RewardFunction) -> bool:
-    return inspect.isclass(function) and issubclass(function, StatefulReward)
-
-
 def scores_groups(function: RewardFunction) -> bool:
     """Whether a function takes all attempts at a task, not one trajectory."""
-    called: Any = vars(function)["__call__"] if _is_stateful(function) else function
-    first = next((p for p in inspect.signature(called).parameters.values() if p.name != "self"), None)
+    first = next(iter(inspect.signature(function).parameters.values()), None)
     if first is None:
         return False
     # Annotations are text where their module has `from __future__ import annotations`.
@@ -261,11 +232,18 @@ class Rubric:
 
     def score_all(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
         """The trajectories, in their order, with every reward; those of one task are one group."""
-        values = {part.name: self._values(part, trajectories) for part in self.parts}
-        return [
-            self._with_total(trajectory, {name: found[place] for name, found in values.items()})
-            for place, trajectory in enumerate(trajectories)
-        ]
+        found = {part.name: self._values(part, trajectories) for part in self.parts}
+        scored = []
+        for place, trajectory in enumerate(trajectories):
+            values = {name: one[place] for name, one in found.items()}
+            counted = [(part.weight, values[part.name]) for part in self.parts if part.weight]
+            known = [weight * value for weight, value in counted if value is not None]
+            total = sum(known) if len(known) == len(counted) else None
+            if not is_finite(total):  # finite rewards may have a sum or a product that is not
+                total = None
+            rewards = {**trajectory.rewards, **values, TOTAL: total}
+            scored.append(trajectory.model_copy(update={"rewards": rewards}))
+        return scored
 
     def to_json(self) -> dict[str, Any]:
         """What could not be computed, for a report."""
@@ -277,81 +255,53 @@ class Rubric:
 
     def costs(self) -> dict[str, dict[str, int]]:
         """What rewards that ask a model have cost: requests, tokens, answers found on disk, failures, worst values."""
-        found = {part.name: part.costs() for part in self.parts}
-        return {
-            name: costs | ({"lowest": self.lowest[name]} if self.lowest[name] else {})
-            for name, costs in found.items()
-            if costs
-        }
-
-    def _with_total(self, trajectory: Trajectory, values: dict[str, float | None]) -> Trajectory:
-        counted = [(part.weight, values[part.name]) for part in self.parts if part.weight]
-        total = None if any(value is None for _, value in counted) else sum(w * (value or 0.0) for w, value in counted)
-        if not is_finite(total):  # finite rewards may have a sum or a product that is not
-            total = None
-        return trajectory.model_copy(update={"rewards": {**trajectory.rewards, **values, TOTAL: total}})
+        judges = {part.name: part.function for part in self.parts if isinstance(part.function, Judge)}
+        lowest = {name: {"lowest": self.lowest[name]} if self.lowest[name] else {} for name in judges}
+        return {name: {**judge.used, **lowest[name]} for name, judge in judges.items() if judge.used}
 
     def _values(self, part: WeightedReward, trajectories: Sequence[Trajectory]) -> list[float | None]:
         if not part.of_group:
             found = part.values(trajectories, self.timeout_s)
             return [self._checked(part, *pair) for pair in zip(trajectories, found, strict=True)]
-        groups = _groups(trajectories)
-        results = part.values([[trajectories[place] for place in group] for group in groups], self.timeout_s)
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        for place, trajectory in enumerate(trajectories):
+            task = trajectory.task
+            groups.setdefault((task.environment, task.id, task.seed), []).append(place)
+        results = part.values([[trajectories[place] for place in group] for group in groups.values()], self.timeout_s)
         values: list[float | None] = [None] * len(trajectories)
-        for group, result in zip(groups, results, strict=True):
-            for place, value in zip(group, _per_attempt(result, len(group)), strict=True):
+        for group, result in zip(groups.values(), results, strict=True):
+            count = len(group)
+            if isinstance(result, Exception):
+                result = [result] * count
+            elif not isinstance(result, list | tuple) or len(result) != count:
+                returned = f"it returned {short_repr(result)} for {count} attempts"
+                result = [TypeError(f"{returned}; a reward of a group returns one value per attempt")] * count
+            for place, value in zip(group, result, strict=True):
                 values[place] = self._checked(part, trajectories[place], value)
         return values
 
     def _checked(self, part: WeightedReward, trajectory: Trajectory, value: Any) -> float | None:
         """The value of a reward as a number; None and counted where there is none."""
-        problem = _problem(value)
         cause = value.__cause__ if isinstance(value, RewardError) else value
         if isinstance(cause, AgentFaultError) and part.bounds is not None:
             self.lowest[part.name] += 1
             self._lowest_why.setdefault(part.name, f"{trajectory.id}: {str(value).splitlines()[0]}")
             return part.bounds[part.weight < 0]  # a penalty is worst at the upper end
-        if problem is not None:
-            if value is not None and part.name not in self._warned:
-                self._warned.add(part.name)
-                log.warning("the reward %s", problem)
-            self.failed[part.name] += 1
-            self.why.setdefault(part.name, f"{trajectory.id}: {problem.splitlines()[0]}")
-            return None
-        if part.bounds is not None and not part.bounds[0] <= value <= part.bounds[1]:
-            raise RewardRangeError(f"the reward {part.name}", trajectory.task.id, float(value), part.bounds)
-        return float(value)
-
-
-def _groups(trajectories: Sequence[Trajectory]) -> list[list[int]]:
-    """The places of the attempts at each task."""
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    for place, trajectory in enumerate(trajectories):
-        task = trajectory.task
-        groups.setdefault((task.environment, task.id, task.seed), []).append(place)
-    return list(groups.values())
-
-
-def _per_attempt(result: Any, count: int) -> Sequence[Any]:
-    """A group's result as one value per attempt; the same error for all where it is none."""
-    if isinstance(result, Exception):
-        return [result] * count
-    if not isinstance(result, Sequence) or isinstance(result, str | bytes | bytearray) or len(result) != count:
-        returned = f"it returned {short_repr(result)} for {count} attempts"
-        wrong = f"{returned}; a reward of a group returns one value per attempt"
-        return [TypeError(wrong)] * count
-    return result
-
-
-def _problem(value: Any) -> str | None:
-    """Why a value is not a reward; None if it is one."""
-    if value is None:
-        return "it is not known for this trajectory"
-    if isinstance(value, Exception):
-        return str(value)
-    if not isinstance(value, bool) and not is_finite(value):
-        return f"it returned {short_repr(value)}; a reward is a finite number or None"
-    return None
+        if isinstance(value, bool) or is_finite(value):
+            if part.bounds is not None and not part.bounds[0] <= value <= part.bounds[1]:
+                raise RewardRangeError(f"the reward {part.name}", trajectory.task.id, float(value), part.bounds)
+            return float(value)
+        problem = f"it returned {short_repr(value)}; a reward is a finite number or None"
+        if value is None:
+            problem = "it is not known for this trajectory"
+        elif isinstance(value, Exception):
+            problem = str(value)
+        if value is not None and part.name not in self._warned:
+            self._warned.add(part.name)
+            log.warning("the reward %s", problem)
+        self.failed[part.name] += 1
+        self.why.setdefault(part.name, f"{trajectory.id}: {problem.splitlines()[0]}")
+        return None
 
 
 REWARDS: dict[str, RewardFunction] = {
@@ -363,7 +313,6 @@ REWARDS: dict[str, RewardFunction] = {
     "tool_call": rewards.tool_call,
     "overlong": rewards.overlong,
     "judge": Judge,
-    "judge_ranking": RankingJudge,
 }
 
 
@@ -378,11 +327,10 @@ def find(name: str) -> RewardFunction:
         )
     from bough.environments.registry import load_code  # methods load rewards, but nothing that plays
 
-    found: Any = load_code(name, f"reward {name!r}", inspect.isfunction)
+    found: RewardFunction = load_code(name, f"reward {name!r}", inspect.isfunction)
     if not callable(found):
         raise InputError(f"reward {name!r} is of type {type(found).__name__}; it must be a function")
-    function: RewardFunction = found
-    return function
+    return found
 
 
 def score(trajectory: Trajectory, name: str | None = None) -> float | None:
@@ -433,9 +381,7 @@ class Watchdog:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.rest()
         if self._thread is not None:
             self._ended.set()

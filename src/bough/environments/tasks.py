@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 
@@ -16,11 +14,12 @@ from pydantic_core import to_json
 from bough.config.base import Config
 from bough.config.groups import make_options
 from bough.config.problems import listed
-from bough.data.base import Row, row_error
+from bough.data.base import row_error
 from bough.data.lines import files, lines
 from bough.data.reader import parse
 from bough.environments.base import Environment, EnvironmentFailedError, Tasks, blame
 from bough.errors import BoughError, InputError, RowError
+from bough.event_loop import BackgroundLoop
 from bough.files import json_digest, text_digest
 from bough.ledger import plural
 from bough.types import Task
@@ -61,17 +60,15 @@ def tasks_of(
     seed: int = 0,
 ) -> Iterator[Task]:
     """The requested tasks, each with a unique id and the name of its environment."""
-    if task_file is not None:
+    if task_file is None:
+        made = _made(environment_class, _options(environment_class, environment_class.Options, options), split, seed)
+    else:
         if wrong := [name for name in options if name not in environment_class.Settings.model_fields]:
             raise InputError(
                 f"--options {wrong[0]} cannot be combined with --task-file: the tasks are those of {task_file}"
             )
-        yield from read_tasks(task_file, environment_class.name)
-        return
-    for task in _distinct(
-        _made(environment_class, _options(environment_class, environment_class.Options, options), split, seed),
-        environment_class.name,
-    ):
+        made = read_tasks(task_file, environment_class.name)
+    for task in _distinct(made, environment_class.name if task_file is None else str(task_file)):
         yield task if task.environment else task.model_copy(update={"environment": environment_class.name})
 
 
@@ -92,10 +89,7 @@ def _made(environment_class: type[Environment], options: Config, split: str, see
 
 
 def _iterated(tasks: Tasks) -> Iterator[Task]:
-    """The tasks of a list or generator, or of an async one.
-
-    An async one runs on a loop in another thread: this thread may be running a loop already.
-    """
+    """The tasks of a list or generator, or of an async one, which runs on a loop in another thread."""
     if not isinstance(tasks, AsyncIterator | Awaitable):
         yield from tasks
         return
@@ -106,18 +100,17 @@ def _iterated(tasks: Tasks) -> Iterator[Task]:
         # One at a time: the series may be endless.
         return [task] if (task := await anext(tasks, None)) is not None else []
 
-    loop = asyncio.new_event_loop()
+    background = BackgroundLoop("bough-tasks")
     try:
-        with ThreadPoolExecutor(1) as thread:
-            while found := thread.submit(loop.run_until_complete, following()).result():
-                yield from found
-                if not isinstance(tasks, AsyncIterator):
-                    return
+        while found := background.run(following()):
+            yield from found
+            if not isinstance(tasks, AsyncIterator):
+                return
     finally:
-        loop.close()
+        background.close()
 
 
-def _distinct(tasks: Iterable[Task], name: str) -> Iterator[Task]:
+def _distinct(tasks: Iterable[Task], source: str) -> Iterator[Task]:
     """The tasks without those that repeat an earlier one. A different task with the same id gets a number: `id-2`."""
     seen: dict[str, str] = {}
     repeated, in_a_row = 0, 0
@@ -137,7 +130,7 @@ def _distinct(tasks: Iterable[Task], name: str) -> Iterator[Task]:
     finally:
         if repeated:
             count = plural(repeated, "task repeats an earlier one and is", "tasks repeat an earlier one and are")
-            log.warning("%s: %s skipped", name, count)
+            log.warning("%s: %s skipped", source, count)
 
 
 def digest(task: Task) -> str:
@@ -188,55 +181,23 @@ def first_tasks(tasks: Iterator[Task], count: int) -> list[Task]:
 # A row is a task as it stands in a trajectory (`{"id": …, "seed": …, "data": {…}}`), or any object: then it is the
 # task's data itself, and the task is named by its content.
 
-Place = tuple[str, int]  # file and line
-
 
 def read_tasks(path: Path, environment: str) -> Iterator[Task]:
-    """The tasks of a file, or of the shards of a folder, in order. A bad row is an InputError with its place.
-
-    A row that repeats an earlier one is skipped; two different tasks with the same id are an InputError.
-    """
-    seen: dict[str, tuple[Place, str]] = {}
-    repeated: list[Place] = []
-    for place, task in _rows(path, environment):
-        content = json_digest(task, size=16)
-        first, known = seen.setdefault(task.id, (place, content))
-        if first == place:
-            yield task
-        elif known == content:
-            repeated.append(place)
-        else:
-            where = f"line {first[1]}" if first[0] == place[0] else f"{first[0]}:{first[1]}"
-            raise InputError(
-                f"{place[0]}:{place[1]}: the id {task.id!r:.100} is also the id of another task, in {where}; "
-                "every task needs an id of its own"
-            )
-    if repeated:
-        file, line = repeated[0]
-        count = plural(len(repeated), "row repeats an earlier one and is", "rows repeat an earlier one and are")
-        log.warning("%s: %s skipped, line %d first", file, count, line)
-
-
-def _rows(path: Path, environment: str) -> Iterator[tuple[Place, Task]]:
+    """The tasks of a file, or of the shards of a folder, in order. A bad row is an InputError with its place."""
     for file in files(path):
+        place = f"{file}"
         try:
             for number, content in lines(file):
                 if isinstance(content, bytes) and not content.strip():
                     continue
-                try:
-                    task = _task(parse(content), environment)
-                except RowError as error:
-                    raise InputError(f"{file}:{number}: {error}") from None
-                yield (str(file), number), task
-        except RowError as error:
-            raise InputError(f"{file}: {error}") from None
-
-
-def _task(row: Row, environment: str) -> Task:
-    if isinstance(row.get("data"), dict) and isinstance(row.get("id"), str):
-        try:
-            return Task.model_validate({**row, "environment": environment})
+                place = f"{file}:{number}"
+                row = parse(content)
+                if isinstance(row.get("data"), dict) and isinstance(row.get("id"), str):
+                    yield Task.model_validate({**row, "environment": environment})
+                else:
+                    yield Task(id=str(row.get("id") or json_digest(row, size=6)), environment=environment, data=row)
+                place = f"{file}"
         except ValidationError as error:
-            raise row_error(error) from None
-    digest = json_digest(row, size=6)
-    return Task(id=str(row.get("id") or digest), environment=environment, data=row)
+            raise InputError(f"{place}: {row_error(error)}") from None
+        except RowError as error:
+            raise InputError(f"{place}: {error}") from None

@@ -82,15 +82,15 @@ class ToolSchema:
     @classmethod
     def of(cls, owner: type, name: str) -> ToolSchema:
         """The schema of the method `name`. Raises TypeError saying what its author has to add."""
-        method = getattr(owner, name)
-        where = f"tool {owner.__name__}.{name}"
+        method, where = getattr(owner, name), f"tool {owner.__name__}.{name}"
         text = inspect.getdoc(method)
         if not text:
             raise TypeError(
                 f"{where} needs a docstring, which tells the agent what the tool does; "
                 "if it is not a tool, begin its name with an underscore"
             )
-        description, arguments = _split(text)
+        description, *rest = ARGUMENTS.split(text, maxsplit=1)
+        arguments = SECTION.split(rest[0], maxsplit=1)[0] if rest else ""
         described = {found: " ".join(words.split()) for found, words in DESCRIBED.findall(arguments)}
         try:
             hints = get_type_hints(method, include_extras=True)
@@ -98,10 +98,29 @@ class ToolSchema:
             raise TypeError(f"{where}: {error}; its annotations must be defined at the top level of its file") from None
         fields: dict[str, Any] = {}
         for parameter in list(inspect.signature(method).parameters.values())[1:]:
-            fields[parameter.name] = _field(where, parameter, hints, described.get(parameter.name))
+            if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+                raise TypeError(f"{where}: {parameter} cannot be filled in by an agent; give each parameter a name")
+            if parameter.name not in hints:
+                raise TypeError(f"{where}: parameter {parameter.name} needs a type annotation")
+            required = parameter.default is parameter.empty
+            more: dict[str, Any] = {}
+            if not required:
+                more["json_schema_extra"] = {"default": json.loads(to_json(parameter.default, fallback=str))}
+            if parameter.name in described:
+                more["description"] = described[parameter.name]
+            field = Annotated[hints[parameter.name], Field(**more)] if more else hints[parameter.name]
+            fields[parameter.name] = field if required else NotRequired[field]
         if unknown := [found for found in described if found not in fields]:
             raise TypeError(f"{where}: its docstring describes {unknown[0]!r}, which is not a parameter")
-        return cls(name, description, tuple(fields), _adapter(where, fields))
+        typed_dict: Any = TypedDict  # mypy knows only fields that are written out
+        checked = typed_dict("arguments", fields)
+        checked.__pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+        try:
+            adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(checked)
+            adapter.json_schema()
+        except (PydanticSchemaGenerationError, ValueError) as error:
+            raise TypeError(f"{where}: its parameters cannot be described as JSON: {error}") from None
+        return cls(name, SECTION.split(description, maxsplit=1)[0].strip(), tuple(fields), adapter)
 
     def to_json(self) -> dict[str, Any]:
         """The tool as chat templates and servers take it."""
@@ -122,47 +141,6 @@ class ToolSchema:
         more = f"; and {len(problems) - MAX_PROBLEMS} more" if len(problems) > MAX_PROBLEMS else ""
         said = "; ".join(problems[:MAX_PROBLEMS]) + more
         return f"{self.name}({', '.join(self.parameters)}) was called with invalid arguments. {said}."
-
-    def named(self, arguments: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-        """Arguments whose keys may be positions ("0", "1", …), by name."""
-        names = dict(zip(map(str, range(len(self.parameters))), self.parameters, strict=False))
-        return {names.get(key, key): value for key, value in arguments.items()}
-
-
-def _split(text: str) -> tuple[str, str]:
-    """A docstring's description, and its section on arguments."""
-    before, *after = ARGUMENTS.split(text, maxsplit=1)
-    description = SECTION.split(before, maxsplit=1)[0]
-    return description.strip(), SECTION.split(after[0], maxsplit=1)[0] if after else ""
-
-
-def _field(where: str, parameter: inspect.Parameter, hints: Mapping[str, Any], description: str | None) -> Any:
-    if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-        raise TypeError(f"{where}: {parameter} cannot be filled in by an agent; give each parameter a name of its own")
-    if parameter.name not in hints:
-        raise TypeError(f"{where}: parameter {parameter.name} needs a type annotation")
-    required = parameter.default is parameter.empty
-    more: dict[str, Any] = {} if required else {"json_schema_extra": {"default": _plain(parameter.default)}}
-    if description:
-        more["description"] = description
-    field = Annotated[hints[parameter.name], Field(**more)] if more else hints[parameter.name]
-    return field if required else NotRequired[field]
-
-
-def _adapter(where: str, fields: dict[str, Any]) -> TypeAdapter[dict[str, Any]]:
-    typed_dict: Any = TypedDict  # mypy knows only fields that are written out
-    arguments = typed_dict("arguments", fields)
-    arguments.__pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-    try:
-        adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(arguments)
-        adapter.json_schema()
-    except (PydanticSchemaGenerationError, ValueError) as error:
-        raise TypeError(f"{where}: its parameters cannot be described as JSON: {error}") from None
-    return adapter
-
-
-def _plain(value: Any) -> Any:
-    return json.loads(to_json(value, fallback=str))
 
 
 def _without_titles(schema: Any) -> Any:
@@ -263,7 +241,12 @@ class AbandonedError(SystemExit):
 
 def is_infrastructure(error: BaseException) -> bool:
     """Whether an exception, or one that it was raised from, says nothing about the agent."""
-    return any(isinstance(one, INFRASTRUCTURE) and not _names_a_path(one) for one in _chain(error))
+    return any(
+        isinstance(one, INFRASTRUCTURE)
+        and not isinstance(one, PATH_ERRORS)
+        and not (isinstance(one, OSError) and one.errno in PATH_ERRNOS)
+        for one in _chain(error)
+    )
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -280,10 +263,6 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             for one in current.exceptions:
                 yield from _chain(one)
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
-
-
-def _names_a_path(error: BaseException) -> bool:
-    return isinstance(error, PATH_ERRORS) or (isinstance(error, OSError) and error.errno in PATH_ERRNOS)
 
 
 # Of a name that is not a tool's: the agent may have written anything.
@@ -308,7 +287,7 @@ class _Turn:
 
 
 class ToolCallEnvironment(Environment):
-    """An environment that is written as `start`, `tool_names` and `_use`, wherever its tools come from.
+    """An environment that is written as `start`, `tools` and `_use`, wherever its tools come from.
 
     The calls of a reply are run in order, and their results are returned as tool messages. A reply without a
     call goes to `answer`. `success()` may judge the state: the episode ends when it returns True, and a reply
@@ -328,9 +307,8 @@ class ToolCallEnvironment(Environment):
     _turn: _Turn | None = None
 
     @property
-    @abstractmethod
     def tool_names(self) -> Sequence[str]:
-        """The tools that exist."""
+        return [tool["function"]["name"] for tool in self.tools]
 
     @abstractmethod
     def _use(self, call: ToolCall) -> Any:
@@ -378,6 +356,16 @@ class ToolCallEnvironment(Environment):
         seen = replace(ended, messages=tuple(turn.messages), action=action, error=turn.wrong, info=info)
         return await self._judged(seen)
 
+    def say(self, action: str, thought: str = "") -> str:
+        """`action` may be written as in Python, `sell("apple", count=2)`; anything else is an answer."""
+        call = actions.read_call(action)
+        if call is None or call.name not in self.tool_names:
+            return tool_calls.write(action, thought)
+        schema = self.tools[self.tool_names.index(call.name)]["function"]["parameters"]
+        names = {str(place): name for place, name in enumerate(schema.get("properties", {}))}
+        arguments = {names.get(key, key): value for key, value in call.arguments.items()}
+        return tool_calls.write(tool_calls.call_text(ToolCall(name=call.name, arguments=arguments)), thought)
+
     def _too_slow(self, call: ToolCall, limit_s: float) -> Exception:
         """What is raised for a call that took longer than `limit_s`."""
         return ToolTimeoutError(f"{call.name} took longer than {limit_s:.3g} s.")
@@ -416,29 +404,29 @@ class ToolCallEnvironment(Environment):
     async def _run(self, call: ToolCall, turn: _Turn) -> None:
         """Runs one call and adds its result to the turn."""
         turn.running = call.name
-        try:
-            if call.name not in self.tool_names:
-                raise MisuseError(f"there is no tool {call.name!r:.80}; the tools are {', '.join(self.tool_names)}.")
-            content = await self._limited(call, turn)
-        except ToolError as error:
-            content, turn.wrong = _shortened(f"Error: {error}", turn.room), error.word or turn.wrong
-            turn.raised += error.facts
-        turn.running = None
-        turn.room -= len(content)
-        turn.messages.append(Message(role="tool", content=content, name=call.name[:MAX_NAME], tool_call_id=call.id))
-
-    async def _limited(self, call: ToolCall, turn: _Turn) -> str:
         left_s = max(turn.deadline - time.monotonic(), 0.0)
         limit_s = left_s if self.tool_timeout_s is None else min(left_s, self.tool_timeout_s)
         try:
-            async with asyncio.timeout(limit_s) as clock:
-                with attributed(call.name):
-                    result = self._use(call)
-                    return _text(await result if inspect.isawaitable(result) else result, turn.room)
-        except TimeoutError:
-            if not clock.expired():
-                raise
-            raise self._too_slow(call, limit_s) from None
+            if call.name not in self.tool_names:
+                raise MisuseError(f"there is no tool {call.name!r:.80}; the tools are {', '.join(self.tool_names)}.")
+            try:
+                async with asyncio.timeout(limit_s) as clock:
+                    with attributed(call.name):
+                        result = self._use(call)
+                        content = _text(await result if inspect.isawaitable(result) else result, turn.room)
+            except TimeoutError:
+                if not clock.expired():
+                    raise
+                raise self._too_slow(call, limit_s) from None
+        except ToolError as error:
+            content, turn.wrong = f"Error: {error}", error.word or turn.wrong
+            if (left_out := len(content) - max(turn.room, MIN_ERROR)) > 0:  # servers put whole logs into theirs
+                content = f"{content[:-left_out]} … {left_out:,} characters left out"
+            turn.raised += error.facts
+        content = content.encode(errors="replace").decode()  # half a surrogate pair can be written to no file
+        turn.running = None
+        turn.room -= len(content)
+        turn.messages.append(Message(role="tool", content=content, name=call.name[:MAX_NAME], tool_call_id=call.id))
 
 
 class MisuseError(ToolError):
@@ -456,18 +444,7 @@ def _text(result: Any, room: int) -> str:
     text = result if isinstance(result, str) else to_json(result, fallback=str).decode()
     if len(text) > room:
         raise ValueError(f"its result has {len(text):,} characters; at most {room:,} can be shown")
-    return _writable(text)
-
-
-def _shortened(text: str, room: int) -> str:
-    """A tool's error as the agent reads it. Servers put whole logs into theirs."""
-    left_out = len(text) - max(room, MIN_ERROR)
-    return _writable(text if left_out <= 0 else f"{text[:-left_out]} … {left_out:,} characters left out")
-
-
-def _writable(text: str) -> str:
-    """Half a surrogate pair cannot be written to any file."""
-    return text.encode(errors="replace").decode()
+    return text
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -497,12 +474,13 @@ class ToolEnvironment(ToolCallEnvironment):
         hidden = [name for name in FIXED if getattr(cls, name) is not getattr(ToolEnvironment, name)]
         if taken := hidden + [name for name in marked if hasattr(ToolEnvironment, name)]:
             raise TypeError(f"tool {cls.__name__}.{taken[0]}: every environment has {taken[0]}; choose another name")
-        cls.schemas = {name: ToolSchema.of(cls, name) for name in marked or _public(cls)}
+        # Without a mark: public methods that the author wrote, in the order of the file.
+        own = [base for base in reversed(cls.__mro__) if issubclass(base, ToolEnvironment)][1:]
+        written = dict.fromkeys(name for base in own for name, value in vars(base).items() if inspect.isfunction(value))
+        new = [name for name in written if not name.startswith("_") and not hasattr(ToolEnvironment, name)]
+        public = [name for name in new if inspect.isfunction(getattr(cls, name))]
+        cls.schemas = {name: ToolSchema.of(cls, name) for name in marked or public}
         cls.tools = tuple(schema.to_json() for schema in cls.schemas.values())
-
-    @property
-    def tool_names(self) -> Sequence[str]:
-        return list(self.schemas)
 
     def _use(self, call: ToolCall) -> Any:
         schema = self.schemas[call.name]
@@ -524,23 +502,3 @@ class ToolEnvironment(ToolCallEnvironment):
                 f"{name!r:.80}; the tools are {', '.join(self.schemas) or 'none'}"
             )
         return tool_calls.write(tool_calls.call_text(ToolCall(name=name, arguments=arguments)), thought)
-
-    def say(self, action: str, thought: str = "") -> str:
-        """`action` may be written as in Python, `sell("apple", count=2)`; anything else is an answer."""
-        call = actions.read_call(action)
-        if call is None or call.name not in self.schemas:
-            return tool_calls.write(action, thought)
-        return self.call(call.name, thought, **self.schemas[call.name].named(call.arguments))
-
-
-def _public(cls: type[ToolEnvironment]) -> Iterator[str]:
-    """The methods that are tools without a mark: public ones that the author wrote, in the order of the file."""
-    seen = set[str]()
-    for base in reversed(cls.__mro__):
-        if not issubclass(base, ToolEnvironment) or base is ToolEnvironment:
-            continue
-        for name, value in vars(base).items():
-            own = inspect.isfunction(value) and not name.startswith("_") and not hasattr(ToolEnvironment, name)
-            if own and name not in seen and inspect.isfunction(getattr(cls, name)):
-                seen.add(name)
-                yield name

@@ -21,15 +21,15 @@ from bough.errors import BoughError, InputError
 from bough.experiments.evolve_settings import EvolveConfig, trained_by
 from bough.experiments.generation import DESCRIPTION, OPTIMIZER, Generation, Individual, Records, Score
 from bough.experiments.members import Each, Members, Trained, members_here
-from bough.experiments.players import Playground
+from bough.experiments.playing import Playground
 from bough.files import open_file
 from bough.ledger import plural
 from bough.policy.adapters import start_adapter
 from bough.policy.load import load_call_builder
 from bough.rollouts.ray import connected, make_plan, nodes
-from bough.rollouts.ray_pool import Actor, Actors, WorkerPool
+from bough.rollouts.ray_pool import Actors, ReadyWorker, WorkerPool
 from bough.rollouts.ray_workers import Surroundings, pack_code, refusal
-from bough.rollouts.runner import Attempt, Images, LocalRunner, Runner
+from bough.rollouts.runner import Attempt, Images, LocalRunner
 from bough.types import Trajectory
 
 # Calls that a worker answers while it plays or trains.
@@ -52,10 +52,10 @@ def members_on_cluster(config: EvolveConfig, records: Records, notify: Notify) -
             f"{plural(plan.workers, 'worker, which loads', 'workers, which load')} the model first"
         )
         made_of = (config, records, packed_code(config), Surroundings.here(gpus=plan.gpus_per_worker))
-        max_calls = config.fitness.concurrency + SPARE_CALLS
         pool = WorkerPool.on_ray(
-            Part, made_of, plan, max_calls=max_calls, timeout_s=config.cluster.timeout_s, say=notify
-        )
+            Part, made_of, plan,
+            most=config.fitness.concurrency, spare_calls=SPARE_CALLS, timeout_s=config.cluster.timeout_s, say=notify,
+        )  # fmt: skip
         with closing(Actors(pool)) as actors, spread(config, actors, records.tasks) as members:
             yield members
 
@@ -162,14 +162,10 @@ class Part:
 
     def begin_playing(self, members: Mapping[str, Files], sampling: Mapping[str, SamplingConfig]) -> None:
         """These members are going to play; `end_playing` must come before anything else."""
-        self._load(members)
-        players = self._here.players
+        generation, players = self._load(members), self._here.players
         assert players is not None
         self._playing.enter_context(players.playing())
-        self._runners = {
-            name: LocalRunner.of(players.environment_class, agent, players.config.limits)
-            for name, agent in players.agents(sampling).items()
-        }
+        self._runners = players.runners(generation, sampling)
 
     def end_playing(self) -> None:
         self._runners = {}
@@ -180,11 +176,13 @@ class Part:
         assert self._here.players is not None
         return self._here.players.run(self._runners[name].play(attempt, episode=episode))
 
-    def _load(self, members: Mapping[str, Files]) -> None:
+    def _load(self, members: Mapping[str, Files]) -> Generation:
         with TemporaryDirectory() as folder:
             for name, files in members.items():
                 write_files(files, Path(folder) / name)
-            self._here.trainees.load(Generation(Path(folder), number=0, trained=False))
+            generation = Generation(Path(folder), number=0, trained=False)
+            self._here.trainees.load(generation)
+        return generation
 
 
 def _files(folder: Path) -> dict[str, Files]:
@@ -212,24 +210,20 @@ def write_files(files: Files, folder: Path) -> None:
 def work(
     workers: Actors,
     names: Sequence[str],
-    start: Callable[[Actor, list[str]], Any],
-    *,
-    ended: Callable[[Any], None] = lambda _: None,
-    each: Callable[[Collection[Actor]], None] = lambda _: None,
+    start: Callable[[ReadyWorker, list[str]], Any],
+    each: Callable[[list[Any], Collection[ReadyWorker]], None] = lambda _done, _busy: None,
 ) -> list[Any]:
     """Results for all members, dealt out evenly: `start` begins the work of a worker on its share of them.
 
-    The share of a worker that is lost is done again by the others. `each` is called while they work,
-    `ended` with each result.
+    The share of a worker that is lost is done again by the others. `each` is called with the results of earlier
+    rounds and the workers that are busy while they work.
     """
-    results, left, losses = [], list(names), 0
+    results, left, losses = list[Any](), list(names), 0
     while left:
         chosen = dealt(left, workers.living())
         started = {worker: start(worker, own) for worker, own in chosen.items()}
-        done = workers.gather(started, lambda busy=started: each(busy))  # type: ignore[misc]
-        for result in done.values():
-            ended(result)
-        results += list(done.values())
+        done = workers.gather(started, lambda busy=started: each(results, busy))  # type: ignore[misc]
+        results.extend(done.values())
         left = [name for worker, own in chosen.items() if worker not in done for name in own]
         losses = 0 if done else losses + 1
         if losses >= MAX_LOSSES:
@@ -237,7 +231,7 @@ def work(
     return results
 
 
-def dealt(names: Sequence[str], workers: Sequence[Actor]) -> dict[Actor, list[str]]:
+def dealt(names: Sequence[str], workers: Sequence[ReadyWorker]) -> dict[ReadyWorker, list[str]]:
     """The members of each worker: no share is larger than another by more than one, and none is empty."""
     return {worker: list(names[at :: len(workers)]) for at, worker in enumerate(workers[: len(names)])}
 
@@ -257,8 +251,8 @@ class SpreadTrainees:
 
     def found(self, founders: Sequence[Individual], start: Path | None, draft: Path) -> None:  # noqa: ARG002
         """Writes the first generation. Workers find the adapter `start` in the settings, as the driver did."""
-        known = {founder.name: founder for founder in founders}
-        for files in work(self.workers, list(known), lambda w, own: w.start("found", [known[name] for name in own])):
+        known, workers = {founder.name: founder for founder in founders}, self.workers
+        for files in work(workers, list(known), lambda w, own: workers.start(w, "found", [known[n] for n in own])):
             self._files |= files
         self.save(draft)
 
@@ -270,8 +264,7 @@ class SpreadTrainees:
         """The updates of all members. `each` gets the losses of an update once all parts have made it."""
         assert self.generation is not None
         before, names = self.generation, self.generation.members
-        finished: list[TrainedPart] = []
-        calls: dict[Actor, int] = {}
+        calls: dict[ReadyWorker, int] = {}
         told = 0
 
         def tell(parts: Sequence[Sequence[Mapping[str, float]]]) -> None:
@@ -281,16 +274,17 @@ class SpreadTrainees:
                 told += 1
                 each(told, losses)
 
-        def follow(busy: Collection[Actor]) -> None:
-            running = self.workers.gather({worker: worker.start("updates", calls[worker]) for worker in busy})
+        def follow(done: list[TrainedPart], busy: Collection[ReadyWorker]) -> None:
+            started = {worker: self.workers.start(worker, "updates", calls[worker]) for worker in busy}
+            running = self.workers.gather(started)
             if len(running) == len(busy):  # else a part was lost, and others will do it again
-                tell([*(one.updates for one in finished), *running.values()])
+                tell([*(one.updates for one in done), *running.values()])
 
-        def start(worker: Actor, own: list[str]) -> Any:
+        def start(worker: ReadyWorker, own: list[str]) -> Any:
             calls[worker] = self._calls = self._calls + 1
-            return worker.start("train", _members(before, own), generation, first, steps, self._calls)
+            return self.workers.start(worker, "train", _members(before, own), generation, first, steps, self._calls)
 
-        work(self.workers, names, start, ended=finished.append, each=follow)
+        finished: list[TrainedPart] = work(self.workers, names, start, follow)
         tell([one.updates for one in finished])
         losses: dict[str, float] = {}
         for one in finished:
@@ -327,11 +321,10 @@ class SpreadFileFitness:
         return self._measured(generation, [name], final=True)[name]
 
     def _measured(self, generation: Generation, names: Sequence[str], *, final: bool) -> dict[str, Score]:
-        found: dict[str, Score] = {}
-        for scores in work(
-            self.workers, names, lambda worker, own: worker.start("measured", _members(generation, own), final)
-        ):
-            found |= scores
+        def start(worker: ReadyWorker, own: list[str]) -> Any:
+            return self.workers.start(worker, "measured", _members(generation, own), final)
+
+        found = {name: score for scores in work(self.workers, names, start) for name, score in scores.items()}
         return {name: found[name] for name in names}
 
 
@@ -341,17 +334,16 @@ class SpreadPlayers(Playground):
     def __init__(self, config: EvolveConfig, workers: Actors, trained: frozenset[str] = frozenset()) -> None:
         super().__init__(config, trained=trained)
         self.workers = workers
-        self._busy: list[Actor] = []
+        self._busy: list[ReadyWorker] = []
 
-    def runners(self, generation: Generation, sampling: Mapping[str, SamplingConfig]) -> dict[str, Runner]:
-        """What plays the attempts of each member named here."""
+    def runners(self, generation: Generation, sampling: Mapping[str, SamplingConfig]) -> dict[str, _MemberRunner]:
         for _ in range(MAX_LOSSES):
             self._end()
             chosen = dealt(sorted(sampling), self.workers.living())
-            started = {
-                worker: worker.start("begin_playing", _members(generation, own), {name: sampling[name] for name in own})
-                for worker, own in chosen.items()
-            }
+            started = {}
+            for worker, own in chosen.items():
+                settings = {name: sampling[name] for name in own}
+                started[worker] = self.workers.start(worker, "begin_playing", _members(generation, own), settings)
             self._busy = list(self.workers.gather(started))
             if len(self._busy) == len(chosen):
                 return {
@@ -361,7 +353,6 @@ class SpreadPlayers(Playground):
 
     @contextmanager
     def playing(self) -> Iterator[None]:
-        """Around everything that samples."""
         try:
             yield
         finally:
@@ -369,18 +360,18 @@ class SpreadPlayers(Playground):
 
     def _end(self) -> None:
         """The workers that play stop doing so, and can load and train members again."""
-        busy = [worker for worker in self._busy if not worker.lost]
-        self.workers.gather({worker: worker.start("end_playing") for worker in busy})
+        busy = [worker for worker in self._busy if not worker.lost.is_set()]
+        self.workers.gather({worker: self.workers.start(worker, "end_playing") for worker in busy})
         self._busy = []
 
 
 class _MemberRunner:
     """Plays attempts with a member on its worker. WorkerLostError where that is lost."""
 
-    def __init__(self, workers: Actors, worker: Actor, name: str) -> None:
+    def __init__(self, workers: Actors, worker: ReadyWorker, name: str) -> None:
         self.workers, self.worker, self.name = workers, worker, name
 
     async def play(self, attempt: Attempt, *, episode: str | None = None) -> tuple[Trajectory, Images]:
-        started = self.worker.start("play", self.name, attempt, episode)
+        started = self.workers.start(self.worker, "play", self.name, attempt, episode)
         played: tuple[Trajectory, Images] = await self.workers.result(started)
         return played

@@ -11,37 +11,46 @@ OUTPUT/report.json        the winner: as selected, and on what no member was sel
 from __future__ import annotations
 
 import logging
-import re
+import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args, get_origin
+from typing import Any
 
 from bough.chat.template import ChatTemplate
-from bough.config.base import Config
-from bough.config.flags import plain_type
 from bough.config.groups import ClusterConfig
-from bough.config.parts import flattened, leaves, parts
+from bough.config.parts import flattened, leaves
 from bough.config.run_folder import MetricsFile, RunDir
 from bough.config.training import TrainingConfig
 from bough.config.yaml_file import YamlFile
 from bough.errors import InputError
-from bough.experiments.breeding import Scores, breed, founders, ranked, select
 from bough.experiments.cluster import Notify, SpreadMembers, members_on_cluster
-from bough.experiments.evolve_settings import CONFIGS, EvolveConfig, trained_by, without_removed
-from bough.experiments.fitness import PlayedFitness, winner_report
-from bough.experiments.generation import Generation, Records, TrainingData, Used, read_records, writing
+from bough.experiments.evolve_settings import EvolveConfig, trained_by
+from bough.experiments.generation import (
+    Generation,
+    Records,
+    Score,
+    Scores,
+    Used,
+    breed,
+    founders,
+    ranked,
+    read_records,
+    select,
+    writing,
+)
 from bough.experiments.lineage import FILE_NAME, add_generation, generation_lines, read_lineage
 from bough.experiments.members import Members, members_here, method_of
-from bough.experiments.recipe import find_recipe, load_recipe, plan, shared_settings
+from bough.experiments.playing import PlayedFitness
 from bough.files import drafting, put_in_place, write_atomically, write_json
 from bough.ledger import plural
 from bough.models.resolve import model_digest
 from bough.policy.adapters import read_shape, start_adapter
 from bough.policy.load import base_and_adapter, load_call_builder
 from bough.policy.processes import Processes
+from bough.terminal.tables import MembersProgress
 from bough.training.method import Data
 from bough.training.run import Origin, run_of
 from bough.training.trackers import PopulationTrackers
@@ -68,25 +77,26 @@ class Evolved:
 
 def evolve(
     config: EvolveConfig,
-    data: TrainingData | None = None,
+    data: Data | None = None,
     held_out: Data | None = None,
     test: Data | None = None,
     *,
     notify: Notify = lambda _: None,
-    watch: Watcher | None = None,
+    watch: MembersProgress | None = None,
 ) -> Evolved:
-    """Evolves a population on the settings' files, or on the records given here. `watch` is told how it proceeds."""
-    with in_own_words(config), opened(config, data, held_out, test, notify=notify) as evolution:
+    """Evolves a population on the settings' files, or on the records given here. `watch` shows how it proceeds."""
+    shown = watch or MembersProgress(None if config.population.halving else config.population.generations)
+    with shown, opened(config, data, held_out, test, notify=notify) as evolution:
         tracking, folder = config.tracking, evolution.folder
         settings = folder.recorded(config.flat_dump())
         with PopulationTrackers(tracking.report_to, folder.path, tracking.wandb_project, settings) as trackers:
-            return evolution.run(watch or Unwatched(), trackers)
+            return evolution.run(shown, trackers)
 
 
 @contextmanager
 def opened(
     config: EvolveConfig,
-    data: TrainingData | None = None,
+    data: Data | None = None,
     held_out: Data | None = None,
     test: Data | None = None,
     *,
@@ -137,7 +147,7 @@ def _check_start(start: Path, base: TrainingConfig) -> None:
 
 def _check_settings(folder: RunDir, config: EvolveConfig) -> None:
     """InputError where a resumed run has other settings than it began with: its generations would not be comparable."""
-    before = folder.recorded(flattened(type(config), without_removed(YamlFile.read(folder.config).values)))
+    before = folder.recorded(flattened(type(config), YamlFile.read(folder.config).values))
     now = folder.recorded(config.flat_dump())
     changed = {key: value for key, value in now.items() if key not in FREE and before.get(key) != value}
     if changed:
@@ -178,7 +188,7 @@ class Evolution:
             self.members.file_fitness if players is None else PlayedFitness(self.config, players, self.folder.rollouts)
         )
 
-    def run(self, watch: Watcher, trackers: PopulationTrackers) -> Evolved:
+    def run(self, watch: MembersProgress, trackers: PopulationTrackers) -> Evolved:
         self.watch, self.trackers = watch, trackers
         if self.members.players is not None:
             self.members.players.report = watch.played
@@ -286,108 +296,31 @@ class Evolution:
         return Evolved(self.folder.path, self.folder.final, report, read_lineage(self.lineage), ledgers)
 
 
+def winner_report(config: EvolveConfig, generation: Generation, scores: Scores, again: Score) -> dict[str, Any]:
+    """The content of report.json: the winner's fitness as it was selected, and on what no member was selected on.
+
+    The best of N members is partly the luckiest one, so the first number is too high on average. The difference
+    between the two is the shrinkage.
+    """
+    name = ranked(scores)[0]
+    selected, winner, used = scores[name], generation.individual(name), generation.used
+    shrinkage = selected.fitness - again.fitness
+    return {
+        "step": winner.step,
+        "winner": winner.described(),
+        "metric": config.metric,
+        "selected": selected.to_json(),
+        "untouched": again.to_json(),
+        "shrinkage": shrinkage if math.isfinite(shrinkage) else None,
+        "members": len(scores),
+        "generations": generation.number + 1,
+        "updates": used.updates,
+        "empty_updates": used.empty,
+        "tokens_computed": used.tokens,
+        "seconds": round(used.seconds, 3),
+        "weights": "final",
+    }
+
+
 def _described(generation: Generation) -> list[dict[str, Any]]:
     return [individual.described() for individual in generation.individuals().values()]
-
-
-# Advice of the methods' own commands in the flags of `bough evolve`: `--on-error skip` is `--set on_error=skip`.
-
-# A flag, with the word after it if there is one; those of a command that is named stay as they are.
-FLAG = re.compile(r"bough [\w ]+ --[a-z-]+|--(?P<name>[a-z][a-z-]*)(?: (?P<value>[\w.]+))?")
-
-
-@contextmanager
-def in_own_words(config: EvolveConfig) -> Iterator[None]:
-    """Within it, an InputError names flags that `bough evolve` has."""
-    try:
-        yield
-    except InputError as error:
-        error.message, error.problems = own_words(config, error.message), [own_words(config, p) for p in error.problems]
-        error.args = (own_words(config, str(error)), *error.args[1:])
-        raise
-
-
-def own_words(config: EvolveConfig, text: str) -> str:
-    """`text` with the flags of the method's command as settings of `--set`."""
-    method, own = leaves(CONFIGS[config.method]), leaves(type(config))
-
-    def translated(found: re.Match[str]) -> str:
-        name, value = (found["name"] or "").replace("-", "_"), found["value"]
-        if name not in method or name in own:
-            return found[0]
-        if value and _is_value(method[name].info.annotation, value):
-            return f"--set {name}={value}"
-        return f"--set {name}=…{f' {value}' if value else ''}"
-
-    return FLAG.sub(translated, text)
-
-
-def _is_value(annotation: Any, word: str) -> bool:
-    """Whether the word after a flag is its value, and not the next word of the sentence."""
-    kind = plain_type(annotation)
-    if get_origin(kind) is Literal:
-        return word in map(str, get_args(kind))
-    return kind in (int, float) and word[0].isdigit()
-
-
-# What a run reports while it runs, for a live table or a tracker. All values are plain.
-
-
-class Watcher(Protocol):
-    """Follows a run. Members are described as in the lineage."""
-
-    def begin(self, generation: int, members: Sequence[Mapping[str, Any]], steps: int) -> None:
-        """A generation begins to train; every member makes `steps` updates."""
-        ...
-
-    def updated(self, done: int, losses: Mapping[str, float]) -> None:
-        """`done` updates of the generation are finished; `losses` are those of the last one."""
-        ...
-
-    def played(self, done: int, total: int) -> None:
-        """Of the episodes that are being played now, for an update or a measurement, `done` are finished."""
-        ...
-
-    def measuring(self, generation: int, members: Sequence[Mapping[str, Any]]) -> None:
-        """A generation is trained and its fitness is being measured."""
-        ...
-
-    def measured(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """A generation is complete; these are its lines in the lineage, fittest first."""
-        ...
-
-
-class Unwatched:
-    """A watcher that does nothing."""
-
-    def begin(self, generation: int, members: Sequence[Mapping[str, Any]], steps: int) -> None:
-        pass
-
-    def updated(self, done: int, losses: Mapping[str, float]) -> None:
-        pass
-
-    def played(self, done: int, total: int) -> None:
-        pass
-
-    def measuring(self, generation: int, members: Sequence[Mapping[str, Any]]) -> None:
-        pass
-
-    def measured(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        pass
-
-
-# The evolve stage of a recipe as settings of the command.
-
-VERB = "evolve"
-
-
-def stage_settings(config: type[Config], name: str) -> dict[str, Any]:
-    """The settings of the only evolve stage of a recipe, with the recipe's model, seed and defaults."""
-    recipe = load_recipe(find_recipe(name), {})
-    stages = [stage for stage in plan(recipe) if stage.verb == VERB]
-    if len(stages) != 1:
-        count = f"{len(stages)} stages" if stages else "no stage"
-        raise InputError(f"the recipe {name} has {count} `evolve`; `bough run` runs whole recipes")
-    known = (*leaves(config), *parts(config))
-    shared = {key: value for key, value in shared_settings(recipe).items() if key in known}
-    return flattened(config, {"model": recipe.model, "seed": recipe.seed, **shared, **stages[0].settings})

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -22,17 +25,151 @@ from bough.config.groups import (
     Weight,
     key_values,
 )
-from bough.config.parts import flattened, leaves
+from bough.config.parts import flattened, leaves, parts
 from bough.config.training import TrainingConfig
+from bough.config.yaml_file import read_value
 from bough.errors import InputError, did_you_mean
 from bough.experiments.agilerl import translate
-from bough.experiments.ranges import Range, make_range, read_ranges
 from bough.ledger import plural
 from bough.methods.dpo import DPOConfig
 from bough.methods.grpo import GRPOConfig
 from bough.methods.sft import SFTConfig
 
-NonNegative = Annotated[float, Field(ge=0)]
+# The values that a mutation may give to a setting: a range of numbers, or a list of choices.
+
+DOTS = ".."
+
+
+@dataclass(frozen=True)
+class Span:
+    """Numbers from `low` to `high`, `whole` ones or all. A span of positive numbers is drawn on a logarithmic scale."""
+
+    low: float
+    high: float
+    whole: bool = False
+
+    def draw(self, rng: random.Random, present: Any = None) -> Any:  # noqa: ARG002  any value may come again
+        """A value of the whole span."""
+        if self.low > 0:
+            value = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
+        else:
+            value = rng.uniform(self.low, self.high)
+        return self._inside(value)
+
+    def perturb(self, present: Any, rng: random.Random, *, shrink: float, grow: float) -> Any:
+        """The present value times `shrink` or `grow`, with equal probability, kept inside the span.
+
+        A whole number moves by at least 1. From 0 no factor leads anywhere: a value is drawn instead.
+        """
+        if present == 0:
+            return self.draw(rng)
+        factor = rng.choice([shrink, grow])
+        value = self._inside(present * factor)
+        if self.whole and value == present:
+            value = self._inside(present + (1 if factor > 1 else -1))
+        return value
+
+    def contains(self, value: Any) -> bool:
+        return _is_number(value) and self.low <= value <= self.high
+
+    def nearest(self, value: Any) -> Any:
+        """The value of the span that is nearest to a default; the lowest for a setting that is off."""
+        return self._inside(value) if _is_number(value) else self._inside(self.low)
+
+    def __str__(self) -> str:
+        return f"in {self.low:g}{DOTS}{self.high:g}"
+
+    def _inside(self, value: float) -> Any:
+        value = min(max(value, self.low), self.high)
+        return round(value) if self.whole else value
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Some values without an order."""
+
+    values: tuple[Any, ...]
+
+    def draw(self, rng: random.Random, present: Any = None) -> Any:
+        """Any value but the present one."""
+        others = [value for value in self.values if value != present]
+        return rng.choice(others) if others else present
+
+    def perturb(self, present: Any, rng: random.Random, *, shrink: float, grow: float) -> Any:  # noqa: ARG002
+        return self.draw(rng, present)
+
+    def contains(self, value: Any) -> bool:
+        return value in self.values
+
+    def nearest(self, value: Any) -> Any:
+        """A default, or the first choice if it is not among them."""
+        return value if value in self.values else self.values[0]
+
+    def __str__(self) -> str:
+        return f"one of {', '.join(map(str, self.values))}"
+
+
+Range = Span | Choices
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def read_ranges(given: Any) -> Any:
+    """`SETTING=LOW..HIGH` and `SETTING=VALUE,VALUE` arguments of the command line as a mapping.
+
+    In a file the same text, a list of choices, or a mapping with min and max. ValueError says what is wrong.
+    """
+    if isinstance(given, list):
+        words = [str(word).partition("=") for word in given]
+        if wrong := next((key for key, equals, text in words if not equals or not text), None):
+            raise ValueError(f"{wrong!r} must be written as SETTING=LOW..HIGH or SETTING=VALUE,VALUE")
+        if twice := {key for key, _, _ in words if sum(key == other for other, _, _ in words) > 1}:
+            raise ValueError(f"{', '.join(sorted(twice))} is given twice")
+        given = {key: text if DOTS in text else read_value(f"[{text}]") for key, _, text in words}
+    if not isinstance(given, Mapping):
+        return given
+    return {str(key): _normal(str(key), value) for key, value in given.items()}
+
+
+def _normal(key: str, value: Any) -> Any:
+    """A range as settings keep it: a mapping with min and max, or a list."""
+    if isinstance(value, str) and DOTS in value:
+        first, _, last = value.partition(DOTS)
+        value = {"min": first, "max": last}
+    if isinstance(value, Mapping):
+        if set(value) != {"min", "max"}:
+            raise ValueError(f"{key}: a range has min and max, not {', '.join(map(str, value))}")
+        try:
+            low, high = float(value["min"]), float(value["max"])
+        except (TypeError, ValueError):
+            raise ValueError(f"{key}: {value['min']!r} to {value['max']!r} is not a range of numbers") from None
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise ValueError(f"{key}: a range goes from a lower to a higher number, not from {low:g} to {high:g}")
+        return {"min": low, "max": high}
+    if not isinstance(value, list) or len(value) < 2:
+        raise ValueError(f"{key}: give a range such as 1e-6..1e-4, or at least two choices")
+    return [_number(one) for one in value]
+
+
+def _number(value: Any) -> Any:
+    """A choice that is a number, as one: YAML reads 1e-4, without a point, as a text."""
+    try:
+        number = float(value) if isinstance(value, str) else math.nan
+    except ValueError:
+        return value
+    return number if math.isfinite(number) else value
+
+
+def make_range(value: Any, *, whole: bool) -> Range:
+    """The range that settings describe; `whole` for a setting that is an integer."""
+    if isinstance(value, Mapping):
+        return Span(value["min"], value["max"], whole)
+    return Choices(tuple(value))
+
+
+# The settings.
 
 
 class PopulationConfig(Config):
@@ -77,7 +214,7 @@ class MutationConfig(Config):
     mutate: Annotated[dict[str, JsonValue], BeforeValidator(read_ranges)] = Field(
         {},
         description="settings of the method with their ranges or choices, such as learning_rate=1e-6..1e-4 "
-        "loss_type=sigmoid,ipo; also weights of rewards (rewards.steps=0..0.5) and files (mixture.NAME=0.5..4)",
+        "loss_type=sigmoid,ipo; for grpo also weights of rewards (rewards.steps=0..0.5)",
     )
     no_mutation: float = Field(0.2, ge=0, description="probability of a child like its parent")
     hyper_parameter: float = Field(0.8, ge=0, description="probability that one setting of --mutate changes")
@@ -167,12 +304,6 @@ class EvolveConfig(ReportConfig):
     )
     model: str = Field("smollm2", description=MODEL)
     train_file: Path | None = Field(None, description="the data of dpo and sft, as for their own commands")
-    mixture: Annotated[dict[str, Path], BeforeValidator(key_values)] = Field(
-        {}, description="several data files in place of train_file, as NAME=FILE; a batch has records of all of them"
-    )
-    mixture_weights: Annotated[dict[str, NonNegative], BeforeValidator(key_values)] = Field(
-        {}, description="how often records of each file are used, relative to the others, as NAME=WEIGHT (default: 1)"
-    )
     set: Annotated[dict[str, JsonValue], BeforeValidator(key_values)] = Field(
         {}, description="settings of the method for all members, as for its own command: learning_rate=1e-5 beta=0.1"
     )
@@ -194,22 +325,30 @@ class EvolveConfig(ReportConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _from_elsewhere(cls, values: Any) -> Any:
-        return translate(without_removed(values)) if isinstance(values, Mapping) else values
+    def _from_agilerl(cls, values: Any) -> Any:
+        return translate(values) if isinstance(values, Mapping) else values
 
     @classmethod
     def load(cls, file: str | Path | None = None, overrides: Mapping[str, Any] | None = None) -> Self:
-        """As for every command; a recipe's evolve stage stands in for the file."""
+        """As for every command; the only evolve stage of a recipe stands in for the file."""
         given = dict(overrides or {})
-        if (recipe := given.pop("recipe", None)) is None:
+        if (name := given.pop("recipe", None)) is None:
             return super().load(file, given)
-        from bough.experiments.evolve import stage_settings
+        from bough.experiments.recipe import find_recipe, load_recipe, plan, shared_settings
 
         if file is not None:
             raise InputError("give either a recipe or --config, not both")
-        base = stage_settings(cls, recipe)
-        both = {key: {**base[key], **key_values(given[key])} for key in ("set",) if key in base and key in given}
-        return super().load(None, {**base, **given, **both})
+        recipe = load_recipe(find_recipe(name), {})
+        stages = [stage for stage in plan(recipe) if stage.verb == cls.command]
+        if len(stages) != 1:
+            count = f"{len(stages)} stages" if stages else "no stage"
+            raise InputError(f"the recipe {name} has {count} `evolve`; `bough run` runs whole recipes")
+        known = (*leaves(cls), *parts(cls))
+        shared = {key: value for key, value in shared_settings(recipe).items() if key in known}
+        base = flattened(cls, {"model": recipe.model, "seed": recipe.seed, **shared, **stages[0].settings})
+        if "set" in base and "set" in given:
+            given["set"] = {**base["set"], **key_values(given["set"])}
+        return super().load(None, {**base, **given})
 
     @property
     def tasks_by_content(self) -> bool:
@@ -219,8 +358,7 @@ class EvolveConfig(ReportConfig):
     @property
     def set_batch_size(self) -> int:
         """The tasks or records of an update before any mutation."""
-        optimizer = trained_by(self, {}).optimizer
-        return optimizer.batch_size * optimizer.gradient_accumulation_steps
+        return batch_size(trained_by(self, {}))
 
     @property
     def largest_batch_size(self) -> int:
@@ -231,8 +369,7 @@ class EvolveConfig(ReportConfig):
             for name, value in ranges.items()
             if name in ("batch_size", "gradient_accumulation_steps")
         }
-        optimizer = trained_by(self, most).optimizer
-        return max(self.set_batch_size, optimizer.batch_size * optimizer.gradient_accumulation_steps)
+        return max(self.set_batch_size, batch_size(trained_by(self, most)))
 
     @property
     def metric(self) -> str:
@@ -245,85 +382,47 @@ class EvolveConfig(ReportConfig):
 
     @model_validator(mode="after")
     def _members_can_be_trained(self) -> Self:
-        if problems := [*self._fitness_problems(), *mixture_problems(self), *self._population_problems()]:
+        if problems := [*self._fitness_problems(), *self._population_problems()]:
             raise ValueError("; ".join(problems))
         trained_by(self, {})  # what is wrong with the method's own settings is said by them
         if problems := list(range_problems(self)):
             raise ValueError("; ".join(problems))
         return self
 
-    def _fitness_problems(self) -> list[str]:
-        problems = []
-        if self.method == "grpo" and self.train_file is not None:
-            problems.append("grpo learns from what members play; leave out train_file")
-        if self.method == "grpo" and not self.environment.name:
-            problems.append("environment is required for grpo, whose members learn from what they play")
-        elif self.method != "grpo" and self.train_file is None and not self.mixture:
-            problems.append(f"train_file is required for {self.method}, or a mixture of files")
+    def _fitness_problems(self) -> Iterator[str]:
+        environment, fitness = self.environment, self.fitness
+        if self.method == "grpo" and (self.train_file is not None or not environment.name):
+            yield "grpo learns from what members play: it needs an environment, and no train_file"
+        elif self.method != "grpo" and self.train_file is None:
+            yield f"train_file is required for {self.method}"
         played = self.metric in ("success", "reward")
-        if played != bool(self.environment.name):
+        if played != bool(environment.name):
             has = "no environment is given" if played else f"metric is {self.metric}"
-            problems.append(f"success and reward are measured in an environment, and nothing else is; {has}")
+            yield f"success and reward are measured in an environment, and nothing else is; {has}"
         if self.rewards and self.method != "grpo" and self.metric != "reward":
-            problems.append("rewards have an effect only with method grpo or metric reward")
+            yield "rewards have an effect only with method grpo or metric reward"
         if self.metric == "accuracy" and self.method != "dpo":
-            problems.append(f"accuracy is that of preferences; {self.method} has none, use metric loss")
-        if self.environment.name and (self.fitness.eval_file or self.fitness.test_file):
-            problems.append("eval_file and test_file are not read where fitness is measured in an environment")
-        same = self.environment.split == self.fitness.test_split and self.environment.task_file is None
-        if self.environment.name and (same or (self.environment.task_file and not self.fitness.test_task_file)):
-            problems.append(
+            yield f"accuracy is that of preferences; {self.method} has none, use metric loss"
+        if environment.name and (fitness.eval_file or fitness.test_file):
+            yield "eval_file and test_file are not read where fitness is measured in an environment"
+        same = environment.split == fitness.test_split and environment.task_file is None
+        if environment.name and (same or (environment.task_file and not fitness.test_task_file)):
+            yield (
                 "the winner would be measured on tasks that it was selected on; "
                 "give a test_split other than split, or with task_file a test_task_file"
             )
-        return problems
 
-    def _population_problems(self) -> list[str]:
-        problems = []
-        # Compared with the defaults: the settings that a run has written name all of them.
-        if self.population.halving and self.selection != SelectionConfig():
-            problems.append("halving is a selection of its own; leave out the settings of selection")
-        if self.population.halving and self.population.generations != PopulationConfig().generations:
-            problems.append("halving ends when one member is left; leave out generations")
-        if self.population.halving and not self.mutation.mutate:
-            problems.append("halving compares settings; give their ranges with mutate")
-        if self.population.halving and self.population.initial == "same":
-            problems.append("halving compares settings; initial must be sampled")
-        size, drawn = self.population.size, self.selection.tournament_size
+    def _population_problems(self) -> Iterator[str]:
+        population, size, drawn = self.population, self.population.size, self.selection.tournament_size
         if drawn > size:
-            problems.append(f"tournament_size is {drawn}, but the population has only {plural(size, 'member')}")
-        return problems
-
-
-# Settings of earlier versions. A study found that evolving settings is no better than random ones, so only what
-# its arms were made of is left: tournaments with elitism, mutation of settings, and successive halving.
-
-REMOVED = {
-    "selection": ("name", "truncation", "alpha"),
-    "mutation": ("rank", "crossover", "crossover_method", "max_rank"),
-}
-REMOVED_FLAT = ("truncation", "alpha", "rank_mutation", "crossover", "crossover_method", "max_rank")
-
-
-def without_removed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings without removed ones that have no effect; InputError where one has."""
-    kept = {key: value for key, value in values.items() if key not in REMOVED_FLAT}
-    old = {key: value for key, value in values.items() if key in REMOVED_FLAT}
-    for part, names in REMOVED.items():
-        given = values.get(part)
-        if isinstance(given, Mapping):
-            kept[part] = {key: value for key, value in given.items() if key not in names}
-            old |= {key: value for key, value in given.items() if key in names}
-    if isinstance(values.get("selection"), str):
-        old["name"] = kept.pop("selection")
-    used = [f"selection {old['name']}"] if old.get("name", "tournament") != "tournament" else []
-    used += [key for key in ("rank", "rank_mutation", "crossover") if old.get(key)]
-    if used:
-        raise InputError(
-            f"{', '.join(used)} was removed from bough evolve, because no study has shown a gain from it; "
-            "tournaments with elitism, mutation of settings and halving are left (docs/results.md)"
-        )
-    return kept
+            yield f"tournament_size is {drawn}, but the population has only {plural(size, 'member')}"
+        if not population.halving:
+            return
+        # Compared with the defaults: the settings that a run has written name all of them.
+        if self.selection != SelectionConfig() or population.generations != PopulationConfig().generations:
+            yield "halving selects by itself until one member is left; leave out selection and generations"
+        if not self.mutation.mutate or population.initial == "same":
+            yield "halving compares settings; give their ranges with mutate, and initial must be sampled"
 
 
 # A member's settings: those of its method, with its own values of what is mutated.
@@ -342,7 +441,7 @@ OF_THE_RUN = {
 PARTS_OF_THE_RUN = ("environment", "sampler", "held_out", "watch", "limits", "rollouts", "cluster")
 OF_A_MEMBER = "group_size"
 # Of the settings that may be set, those that all members must share: data, base model, machine.
-SHARED_PARTS = ("data", "calls", "machine", "curriculum")
+SHARED_PARTS = ("data", "calls", "machine", "curriculum", "lora", "checkpoints", "tracking")
 SHARED = {
     *("optimizer", "router_aux_loss_coef", "step_weighted_loss", "use_lora", "qlora", "merge_lora"),
     *("max_new_tokens", "stop"),
@@ -352,63 +451,59 @@ WEIGHT = "rewards."
 
 
 def trained_by(config: EvolveConfig, own: Mapping[str, Any]) -> TrainingConfig:
-    """The settings that train a member whose own values are `own`. InputError lists what is wrong with them."""
-    kind = CONFIGS[config.method]
-    given = flattened(kind, {RENAMED.get(key, key): value for key, value in config.set.items()})
+    """The settings that train a member whose own values are `own`. ValueError lists what is wrong with them."""
+    kind, given = CONFIGS[config.method], _set(config)
     if strays := [name for name in given if name in leaves(kind) and _of_the_run(name, leaves(kind)[name].path[0])]:
         raise ValueError(f"set: {', '.join(strays)} cannot be set for members; bough evolve decides it")
-    plain = {name: value for name, value in own.items() if not name.startswith((WEIGHT, FILE))}
-    if config.mixture and not any(file_weights(config, own).values()):
-        raise ValueError("mixture: at least one weight must be above 0")
+    plain = {name: value for name, value in own.items() if not name.startswith(WEIGHT)}
     try:
         made = kind(**{**DEFAULTS, **_of_run(config, own), **given, **plain})
     except InputError as error:
         raise ValueError("set: " + "; ".join(error.problems or [str(error)])) from None
-    if problem := _no_member(made):
+    lora, machine = made.lora, made.machine
+    problem = ""
+    if not lora.enabled or lora.qlora or lora.experts or lora.merge:
+        problem = "members are plain LoRA adapters: use_lora must be on, qlora, lora_experts and merge_lora off"
+    elif machine.fp16 or machine.shard or machine.compile:
+        problem = "fp16, shard and compile cannot be used with a population"
+    elif isinstance(made, DPOConfig) and made.loss_type == "kto":
+        problem = "loss_type kto cannot be evolved: its records are compared with each other, not one by one"
+    elif isinstance(made, GRPOConfig) and made.entropy_floor is not None:
+        problem = "entropy_floor cannot be used with a population; entropy_coef alone can"
+    if problem:
         raise ValueError(f"set: {problem}")
     return made
+
+
+def _set(config: EvolveConfig) -> dict[str, Any]:
+    """The method's settings that the user has given, by their flat names."""
+    return flattened(CONFIGS[config.method], {RENAMED.get(key, key): value for key, value in config.set.items()})
 
 
 def _of_run(config: EvolveConfig, own: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a member that are those of the run; the weights of rewards may be its own."""
     values: dict[str, Any] = {"model": config.model, "output_dir": config.output_dir}
     if config.method != "grpo":
-        return {**values, "train_file": config.train_file or next(iter(config.mixture.values()), None)}
+        return {**values, "train_file": config.train_file}
     environment = {name: getattr(config.environment, name) for name in ("options", "split", "task_file")}
     sampling = {name: getattr(config.sampling, name) for name in ("max_new_tokens", "stop")}
+    rewards: dict[str, Weight] = dict(config.rewards)
+    for name, given in config.rewards.items():
+        if (weight := own.get(WEIGHT + name)) is not None:
+            rewards[name] = {**given, "weight": weight} if isinstance(given, dict) else weight
     return {
         **values, **environment, **sampling, **config.limits.model_dump(),
-        "environment": config.environment.name, "max_steps": LARGEST,
-        "rewards": {name: _weighted(given, own.get(WEIGHT + name)) for name, given in config.rewards.items()},
+        "environment": config.environment.name, "max_steps": LARGEST, "rewards": rewards,
     }  # fmt: skip
-
-
-def _weighted(given: Weight, weight: float | None) -> Weight:
-    """A reward with another weight, if there is one."""
-    if weight is None:
-        return given
-    return {**given, "weight": weight} if isinstance(given, dict) else weight
-
-
-def _weight(given: Weight) -> Any:
-    return given.get("weight", 1.0) if isinstance(given, dict) else given
 
 
 def _of_the_run(name: str, part: str) -> bool:
     return name in OF_THE_RUN or (part in PARTS_OF_THE_RUN and name != OF_A_MEMBER)
 
 
-def _no_member(config: TrainingConfig) -> str | None:
-    """Why these settings cannot train a member of a population."""
-    if not config.lora.enabled or config.lora.qlora or config.lora.experts or config.lora.merge:
-        return "members are plain LoRA adapters: use_lora must be on, qlora, lora_experts and merge_lora off"
-    if config.machine.fp16 or config.machine.shard or config.machine.compile:
-        return "fp16, shard and compile cannot be used with a population"
-    if isinstance(config, DPOConfig) and config.loss_type == "kto":
-        return "loss_type kto cannot be evolved: its records are compared with each other, not one by one"
-    if isinstance(config, GRPOConfig) and config.entropy_floor is not None:
-        return "entropy_floor cannot be used with a population; entropy_coef alone can"
-    return None
+def batch_size(config: TrainingConfig) -> int:
+    """The tasks or records of an update."""
+    return config.optimizer.batch_size * config.optimizer.gradient_accumulation_steps
 
 
 def is_valid(config: EvolveConfig, own: Mapping[str, Any]) -> bool:
@@ -422,23 +517,20 @@ def is_valid(config: EvolveConfig, own: Mapping[str, Any]) -> bool:
 
 def own_values(config: EvolveConfig) -> dict[str, Any]:
     """The mutable settings as they are before any mutation: as given, else the value nearest to their default."""
-    given = _given(config)
-    base = trained_by(config, {})
-    defaults = {FILE + name: 1.0 for name in config.mixture}
-    defaults |= {name: leaf.of(base) for name, leaf in leaves(type(base)).items()}
+    given, base = _given(config), trained_by(config, {})
+    known = leaves(type(base))
     return {
-        name: given[name] if name in given else span.nearest(defaults[name]) for name, span in ranges(config).items()
+        name: given[name] if name in given else span.nearest(known[name].of(base))
+        for name, span in ranges(config).items()
     }
 
 
 def _given(config: EvolveConfig) -> dict[str, Any]:
     """The values that the user has given to settings that may mutate."""
-    kind = CONFIGS[config.method]
-    names = flattened(kind, {RENAMED.get(key, key): value for key, value in config.set.items()})
-    made = trained_by(config, {})
-    values = {name: leaf.of(made) for name, leaf in leaves(kind).items() if name in names}
-    values |= {FILE + name: weight for name, weight in config.mixture_weights.items()}
-    return values | {WEIGHT + name: _weight(weight) for name, weight in config.rewards.items()}
+    made, names = trained_by(config, {}), _set(config)
+    values = {name: leaf.of(made) for name, leaf in leaves(type(made)).items() if name in names}
+    weights = {name: one.get("weight", 1.0) if isinstance(one, dict) else one for name, one in config.rewards.items()}
+    return values | {WEIGHT + name: weight for name, weight in weights.items()}
 
 
 def ranges(config: EvolveConfig) -> dict[str, Range]:
@@ -452,113 +544,29 @@ def ranges(config: EvolveConfig) -> dict[str, Range]:
 
 def range_problems(config: EvolveConfig) -> Iterator[str]:
     """What is wrong with the ranges, and with values that are outside them."""
-    if problems := list(_wrong_ranges(config)):
-        yield from problems
-        return
-    given = _given(config)
-    for name, span in ranges(config).items():
-        if name in given and not span.contains(given[name]):
-            yield f"mutate: {name} is set to {given[name]}, which is not {span}"
-
-
-def _wrong_ranges(config: EvolveConfig) -> Iterator[str]:
-    known = leaves(CONFIGS[config.method])
-    mutable = [name for name, leaf in known.items() if _mutable(name, leaf.path[0])]
-    ranges: dict[str, Any] = dict(config.mutation.mutate)
-    for name, value in ranges.items():
-        if name.startswith(WEIGHT) and config.method == "grpo":
-            if name.removeprefix(WEIGHT) not in config.rewards:
-                yield f"mutate: {name} is not the weight of a reward; rewards are {', '.join(config.rewards) or 'none'}"
-            else:
-                for end in value.values() if isinstance(value, Mapping) else value:
-                    yield from _end_problem(config, name, end)
-        elif name.startswith(FILE):
-            yield from _file_problem(config, name, value)
-        elif name not in known:
-            yield f"mutate: {config.method} has no setting {name}{did_you_mean(name, mutable)}"
-        elif name not in mutable:
-            yield f"mutate: {name} must be the same for all members; mutable are {', '.join(mutable)}"
-        elif isinstance(value, Mapping) and plain_type(known[name].info.annotation) not in (int, float):
+    known, given, spans = leaves(CONFIGS[config.method]), _given(config), ranges(config)
+    mutable = [WEIGHT + name for name in config.rewards] if config.method == "grpo" else []
+    for name, leaf in known.items():
+        part = leaf.path[0]
+        if name not in SHARED and part not in SHARED_PARTS and not _of_the_run(name, part):
+            mutable.append(name)
+    mutate: dict[str, Any] = dict(config.mutation.mutate)
+    for name, value in mutate.items():
+        if name not in mutable:
+            why = "must be the same for all members" if name in known else f"is not a setting of {config.method}"
+            yield f"mutate: {name} {why}{did_you_mean(name, mutable)}; mutable are {', '.join(mutable)}"
+            continue
+        kind = plain_type(known[name].info.annotation) if name in known else float
+        ends = list(value.values()) if isinstance(value, Mapping) else value
+        if isinstance(value, Mapping) and kind not in (int, float):
             yield f"mutate: {name} is not a number; give choices"
+        elif kind is int and any(isinstance(end, float) and end % 1 for end in ends):
+            yield f"mutate: {name} is a whole number; it cannot be {' or '.join(map(str, ends))}"
+        elif name in given and not spans[name].contains(given[name]):
+            yield f"mutate: {name} is set to {given[name]}, which is not {spans[name]}"
         else:
-            ends = list(value.values()) if isinstance(value, Mapping) else value
-            whole = plain_type(known[name].info.annotation) is int
-            if whole and isinstance(value, Mapping) and any(end % 1 for end in ends):
-                yield f"mutate: {name} is a whole number; its range cannot be {value['min']:g}..{value['max']:g}"
-            for end in ends if isinstance(ends, list) else ():
-                yield from _end_problem(config, name, int(end) if whole and isinstance(end, float) else end)
-
-
-def _file_problem(config: EvolveConfig, name: str, value: Any) -> Iterator[str]:
-    if name.removeprefix(FILE) not in config.mixture:
-        yield f"mutate: {name} is not a file of the mixture; files are {', '.join(config.mixture) or 'none'}"
-    ends = value.values() if isinstance(value, Mapping) else value
-    if any(isinstance(end, bool) or not isinstance(end, int | float) or end < 0 for end in ends):
-        yield f"mutate: {name} is the weight of a file; it must be a number of at least 0"
-
-
-def _end_problem(config: EvolveConfig, name: str, value: Any) -> Iterator[str]:
-    try:
-        trained_by(config, {name: value})
-    except ValueError as error:
-        yield f"mutate: {name}={value} is not possible: {error}"
-
-
-def _mutable(name: str, part: str) -> bool:
-    shared = name in SHARED or part in (*SHARED_PARTS, "lora", "checkpoints", "tracking")
-    return not shared and not _of_the_run(name, part)
-
-
-# Several data files that members learn from, each with a weight: how a batch is put together from them.
-#     --mixture own=own.jsonl expert=demos.jsonl --mixture-weights expert=2 --mutate mixture.expert=0.5..4
-# A member has its own weights. Its records come from the files in proportion to them, spread as evenly as the weights
-# allow. Nothing is drawn at random, so a run that resumes finds its place by counting.
-
-# How the weight of a file is named among the settings that mutate: mixture.expert.
-FILE = "mixture."
-
-
-def file_weights(config: EvolveConfig, own: Mapping[str, Any]) -> dict[str, float]:
-    """The weights of the files for a member whose own values are `own`; 1 where none is given."""
-    given = config.mixture_weights
-    return {name: float(own.get(FILE + name, given.get(name, 1.0))) for name in config.mixture}
-
-
-def mixture_problems(config: EvolveConfig) -> Iterator[str]:
-    """What is wrong with the files and their weights."""
-    if not config.mixture:
-        if config.mixture_weights:
-            yield "mixture_weights needs mixture, the files that have these weights"
-        return
-    if config.method == "grpo":
-        yield "grpo learns from what members play; leave out mixture"
-    elif config.train_file is not None:
-        yield "give either train_file or mixture, not both"
-    if len(config.mixture) < 2:
-        yield "a mixture has at least two files; give a single one as train_file"
-    if wrong := [name for name in config.mixture if not name.isidentifier()]:
-        yield f"mixture: {', '.join(wrong)} cannot be the name of a file; use letters, digits and _"
-    if unknown := [name for name in config.mixture_weights if name not in config.mixture]:
-        known = ", ".join(config.mixture)
-        yield f"mixture_weights: {', '.join(unknown)} is not a file of the mixture; files are {known}"
-    if not any(file_weights(config, {}).values()):
-        yield "mixture_weights: at least one must be above 0"
-
-
-class Mixer:
-    """Which file each record of a member comes from: always the one that is furthest behind its share."""
-
-    def __init__(self, weights: Mapping[str, float]) -> None:
-        total = sum(weights.values())
-        self.shares = {name: weight / total for name, weight in weights.items() if weight > 0}
-        self._taken = dict.fromkeys(self.shares, 0)
-        self._picks: list[tuple[str, int]] = []
-
-    def picks(self, begin: int, end: int) -> Sequence[tuple[str, int]]:
-        """For the records from `begin` to `end` of a member: the file, and how many came from it before."""
-        while len(self._picks) < end:
-            wanted = len(self._picks) + 1
-            name = max(self.shares, key=lambda one: self.shares[one] * wanted - self._taken[one])
-            self._picks.append((name, self._taken[name]))
-            self._taken[name] += 1
-        return self._picks[begin:end]
+            for end in ends:
+                try:
+                    trained_by(config, {name: int(end) if kind is int and isinstance(end, float) else end})
+                except ValueError as error:
+                    yield f"mutate: {name}={end} is not possible: {error}"

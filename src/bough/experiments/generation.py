@@ -15,18 +15,19 @@ import logging
 import math
 import random
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from bough.chat.builder import CallBuilder
 from bough.data.reader import read
 from bough.environments.tasks import identity
 from bough.errors import InputError
 from bough.evaluation.intervals import Interval, mean_interval, rate_interval
-from bough.experiments.evolve_settings import EvolveConfig
+from bough.experiments.evolve_settings import EvolveConfig, is_valid, own_values, ranges
 from bough.files import drafting, put_in_place, read_json, remove, write_json
 from bough.ledger import Ledger, plural
 from bough.training.method import Data, Example, Examples, Method
@@ -84,19 +85,16 @@ class Generation:
         try:
             state = read_json(path / STATE)
             found = cls(path, int(match[1]), match[2] is not None, Used(**state["used"]), dict(state["losses"]))
-            files = {name: set(names) for name, names in state["files"].items()}
+            files = dict(state["files"])
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise InputError(
                 f"{path / STATE} is missing or damaged ({error}); delete that folder to resume from the one before"
             ) from None
         # Without this, a population without a member, or a member without its moments, would train on.
-        if missing := sorted(f"{name}/{file}" for name, own in files.items() for file in own - found._files(name)):
+        wanted = {f"{name}/{file}" for name, own in files.items() for file in own}
+        if missing := sorted(name for name in wanted if not (path / name).exists()):
             raise InputError(f"{path} lacks {', '.join(missing)}; delete that folder to resume from the one before")
         return found
-
-    def _files(self, name: str) -> set[str]:
-        folder = self.folder(name)
-        return {file.name for file in folder.iterdir()} if folder.is_dir() else set()
 
     @classmethod
     def newest(cls, folder: Path) -> Self | None:
@@ -248,23 +246,124 @@ def on_common_tasks(scores: Mapping[str, Score]) -> dict[str, Score]:
     }
 
 
+# From the scores of a generation to the members of the next one: founders, selection, children.
+# Every decision depends only on the scores and on a generator that the seed and the generation's number determine, so
+# a run that resumes decides the same. Ties are broken by name.
+
+Scores = Mapping[str, Score]
+# Draws until the settings of a member are valid together; then it keeps those that it would have without a draw.
+TRIES = 20
+
+
+class Place(NamedTuple):
+    """A place in the next generation: the member itself, if `lives`, or a child of it."""
+
+    member: str
+    lives: bool
+
+
+def founders(config: EvolveConfig, rank: int) -> list[Individual]:
+    """The members of the first generation, without their adapters."""
+    given, rng = own_values(config), _generator(config, "founders")
+    drawn = config.population.initial == "sampled"
+    return [
+        Individual(name=f"g0-{number}", settings=_sample(config, given, rng) if drawn and number else given, rank=rank)
+        for number in range(config.population.size)
+    ]
+
+
+def _sample(config: EvolveConfig, given: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """All mutable settings drawn from their ranges."""
+    for _ in range(TRIES):
+        drawn = given | {name: span.draw(rng) for name, span in ranges(config).items()}
+        if is_valid(config, drawn):
+            return drawn
+    return given
+
+
+def ranked(scores: Scores) -> list[str]:
+    """The members, fittest first."""
+    return sorted(scores, key=lambda name: (-scores[name].fitness, name))
+
+
+def select(config: EvolveConfig, scores: Scores, number: int) -> list[Place]:
+    """The places of the generation after generation `number`.
+
+    With halving these are the better half of the members. Otherwise every place goes to a child of
+    the winner of a tournament among members drawn with replacement; with elitism the first place
+    is that of the fittest member itself.
+    """
+    order, selection = ranked(scores), config.selection
+    if config.population.halving:
+        return [Place(name, lives=True) for name in order[: max(1, len(order) // 2)]]
+    rng = _generator(config, f"selection {number}")
+    elite = [Place(order[0], lives=True)] if selection.elitism else []
+    drawn = (rng.choices(order, k=selection.tournament_size) for _ in range(len(order) - len(elite)))
+    return [*elite, *(Place(min(some, key=order.index), lives=False) for some in drawn)]
+
+
+def breed(config: EvolveConfig, generation: Generation, places: list[Place]) -> Generation:
+    """Writes the next generation.
+
+    Survivors are copied bit for bit. Children inherit their parent's adapter, its moments
+    and its number of updates.
+    """
+    number, folder = generation.number + 1, generation.path.parent
+    rng = _generator(config, f"mutation {generation.number}")
+    with writing(folder, number, trained=False, used=generation.used) as draft:
+        for at, (member, lives) in enumerate(places):
+            name = member if lives else f"g{number}-{at}"
+            shutil.copytree(generation.folder(member), draft / name)
+            if not lives:
+                parent = generation.individual(member)
+                settings, mutation = mutated(config, parent.settings, rng)
+                replace(
+                    parent, name=name, born=number, parent=member, settings=settings, mutation=mutation
+                ).write(draft / name)  # fmt: skip
+    return Generation.read(folder / f"generation-{number:05}")
+
+
+def mutated(
+    config: EvolveConfig, settings: dict[str, Any], rng: random.Random
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A child's settings, and how they differ from those of its parent: in nothing, or in one of them.
+
+    Each mutable setting is as likely as the others. With the probability of a resample it is drawn from
+    its range, else it is multiplied by one of the two factors.
+    """
+    mutation, spans = config.mutation, ranges(config)
+    weights = (mutation.no_mutation, mutation.hyper_parameter)
+    [changes] = rng.choices((False, True), weights) if any(weights) else [False]
+    for _ in range(TRIES if changes and spans else 0):
+        name = rng.choice(list(spans))
+        present = settings[name]
+        if rng.random() < mutation.resample:
+            value = spans[name].draw(rng, present)
+        else:
+            value = spans[name].perturb(present, rng, shrink=mutation.shrink_factor, grow=mutation.grow_factor)
+        changed = {**settings, name: value}
+        if is_valid(config, changed):
+            return changed, {"kind": "hyper_parameter", "setting": name, "before": present, "after": value}
+    return settings, {"kind": "no_mutation"}
+
+
+def _generator(config: EvolveConfig, purpose: str) -> random.Random:
+    return random.Random(f"{config.seed} {purpose}")  # noqa: S311  no secret
+
+
 # The records of a run: what members learn from, what they are selected on, and what no member was selected on.
 
 log = logging.getLogger(__name__)
-
-# The records of one file, or those of a mixture's files by their names.
-TrainingData = Data | Mapping[str, Data]
 
 
 @dataclass(frozen=True)
 class Records:
     """`selection` and `test` are empty where fitness is measured in an environment. `digest` covers all files.
 
-    `train` has the records of each file of a mixture by its name; those of a single file are under its path.
     `tasks` are the identities of the tasks that training records name, where members play others.
     """
 
-    train: Mapping[str, Sequence[Example]]
+    train: Sequence[Example]
     selection: Sequence[Example]
     test: Sequence[Example]
     ledgers: list[Ledger]
@@ -276,89 +375,59 @@ def read_records(
     config: EvolveConfig,
     method: Method[Any],
     builder: CallBuilder,
-    data: TrainingData | None = None,
+    data: Data | None = None,
     held_out: Data | None = None,
     test: Data | None = None,
 ) -> Records:
     """The records of the settings' files, or those given here.
 
-    Without a held-out file, shares of the training files are held out. Without a test file, half of
+    Without a held-out file, shares of the training file are held out. Without a test file, half of
     the held-out file is the test. Records that begin alike stay on one side of a split.
     """
     if config.method == "grpo":
-        return Records({}, [], [], [], "played")
-    files = _training_files(config, data)
-    fitness, name = config.fitness, str(config.train_file) if config.train_file else "the mixture"
-    kept = [fitness.eval_file if held_out is None else held_out, fitness.test_file if test is None else test]
-    found = {key: method.examples(file, builder) for key, file in files.items()}
-    apart = [None if file is None else method.examples(file, builder) for file in kept]
-    trained = [("train_file" if key == name else f"the file {key} of mixture", one) for key, one in found.items()]
-    _check_apart([*trained, *zip(("eval_file", "test_file"), apart, strict=True)])
-    train = {key: _placed(one.examples, key if config.mixture else "") for key, one in found.items()}
-    seen: set[int] = {_content(example) for examples in train.values() for example in examples}
-    selection, final = (_unseen(one, file, seen) for one, file in zip(apart, ("eval_file", "test_file"), strict=True))
-    if not config.environment.name:
-        share, rng = fitness.test_size, random.Random(config.seed)  # noqa: S311  no secret
-        if not selection:
-            train, selection = _held_out(train, share, rng, name)
-            if not final:
-                train, final = _held_out(train, share / (1 - share), rng, name)
-        elif not final:
-            selection, final = _split(selection, 0.5, rng, str(fitness.eval_file))
-    every = [*found.values(), *(one for one in apart if one is not None)]
-    ledgers = [ledger for one in every for ledger in (one.rows, one.calls)]
-    tasks = _tasks(config, files.values()) if config.environment.name else frozenset[str]()
-    return Records(train, selection, final, ledgers, " ".join(str(one.digest) for one in every), tasks)
-
-
-def _tasks(config: EvolveConfig, files: Iterable[Data]) -> frozenset[str]:
-    """The identities of the tasks that the training records name."""
-    format, found = str(config.set.get("format", "auto")), set[str]()
-    for file in files:
-        records = read(file, format=format, on_error="skip") if isinstance(file, str | Path) else file
-        found.update(identity(one.task, by_content=config.tasks_by_content) for one in records)
-    return frozenset(found)
-
-
-def _training_files(config: EvolveConfig, data: TrainingData | None) -> dict[str, Data]:
-    """What members learn from, by name."""
-    if config.mixture:
-        given = data if isinstance(data, Mapping) else {}
-        return {name: _again(given.get(name, file)) for name, file in config.mixture.items()}
-    assert config.train_file is not None and not isinstance(data, Mapping)
-    return {str(config.train_file): _again(config.train_file if data is None else data)}
-
-
-def _again(data: Data) -> Data:
-    """Data that can be read more than once."""
-    return data if isinstance(data, str | Path) else list(data)
-
-
-def _placed(examples: Sequence[Example], file: str) -> list[Example]:
-    """The examples of a file; of a mixture with its name in their places, which are the names of records."""
-    return [replace(one, place=f"{file} {one.place}") for one in examples] if file else list(examples)
-
-
-def _check_apart(found: Sequence[tuple[str, Examples[Any] | None]]) -> None:
-    """InputError if two of the files are the same: what was trained or selected on measures nothing."""
+        return Records([], [], [], [], "played")
+    fitness, source = config.fitness, config.train_file if data is None else data
+    assert source is not None and config.train_file is not None
+    source = source if isinstance(source, str | Path) else list(source)  # it is read twice
+    files = {
+        "train_file": source,
+        "eval_file": fitness.eval_file if held_out is None else held_out,
+        "test_file": fitness.test_file if test is None else test,
+    }
+    found = {name: method.examples(file, builder) for name, file in files.items() if file is not None}
     known: dict[str, str] = {}
-    for name, one in found:
-        if one is None:
-            continue
+    for name, one in found.items():
         if (other := known.setdefault(str(one.digest), name)) != name:
             raise InputError(
                 f"{name} has the same records as {other}; members are trained, selected and measured on different ones"
             )
+    train = list(found["train_file"].examples)
+    seen = set(map(_content, train))
+    selection, final = (_unseen(found[name], name, seen) if name in found else [] for name in list(files)[1:])
+    if not config.environment.name:
+        share, rng, name = fitness.test_size, random.Random(config.seed), str(config.train_file)  # noqa: S311
+        if not selection:
+            train, selection = _split(train, share, rng, name)
+            if not final:
+                train, final = _split(train, share / (1 - share), rng, name)
+        elif not final:
+            selection, final = _split(selection, 0.5, rng, str(fitness.eval_file))
+    tasks: set[str] = set()
+    if config.environment.name:
+        format = str(config.set.get("format", "auto"))
+        records = read(source, format=format, on_error="skip") if isinstance(source, str | Path) else source
+        tasks = {identity(one.task, by_content=config.tasks_by_content) for one in records}
+    ledgers = [ledger for one in found.values() for ledger in (one.rows, one.calls)]
+    digest = " ".join(str(one.digest) for one in found.values())
+    return Records(train, selection, final, ledgers, digest, frozenset(tasks))
 
 
 def _content(example: Example) -> int:
     return hash(tuple((tuple(call.prompt_ids), tuple(call.completion_ids)) for call in example.calls))
 
 
-def _unseen(found: Examples[Any] | None, file: str, seen: set[int]) -> list[Example]:
+def _unseen(found: Examples[Any], file: str, seen: set[int]) -> list[Example]:
     """The records of a file that no file before it has, and from now on they are `seen`."""
-    if found is None:
-        return []
     contents = [(_content(example), example) for example in found.examples]
     kept = [example for content, example in contents if content not in seen]
     if dropped := len(contents) - len(kept):
@@ -367,19 +436,6 @@ def _unseen(found: Examples[Any] | None, file: str, seen: set[int]) -> list[Exam
         raise InputError(f"{file} has no record that members are not trained or selected on")
     seen |= {content for content, _ in contents}
     return kept
-
-
-def _held_out(
-    train: Mapping[str, list[Example]], share: float, rng: random.Random, name: str
-) -> tuple[dict[str, list[Example]], list[Example]]:
-    """The files without, and the records of, a share of all clusters: none is in two files on different sides."""
-    together = [example for examples in train.values() for example in examples]
-    rest, apart = _split(together, share, rng, name)
-    left = set(map(id, rest))
-    kept = {key: [example for example in examples if id(example) in left] for key, examples in train.items()}
-    if empty := next((key for key, examples in kept.items() if not examples), None):
-        raise InputError(f"all records of {empty} would be held out; give eval_file and test_file")
-    return kept, apart
 
 
 def _split(

@@ -22,8 +22,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, Field, FiniteFloat, StringConstraints, ValidationError, model_validator
 
 from bough.errors import InputError
-from bough.experiments.breeding import Place, Scores, ranked
-from bough.experiments.generation import Generation
+from bough.experiments.generation import Generation, Place, Scores, ranked
 from bough.files import open_file, write_atomically
 from bough.ledger import is_finite
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,10 +19,9 @@ from bough.chat.builder import CallBuilder
 from bough.config.training import TrainingConfig
 from bough.environments.base import Environment
 from bough.errors import InputError
-from bough.experiments.evolve_settings import EvolveConfig, file_weights, trained_by
+from bough.experiments.evolve_settings import EvolveConfig, trained_by
 from bough.experiments.generation import OPTIMIZER, Generation, Individual, Records, Score
-from bough.experiments.lessons import ENDLESS, GroupLessons, Lessons, Pupil, RecordLessons
-from bough.experiments.players import Players
+from bough.experiments.playing import GroupLessons, Players
 from bough.files import derived_seed
 from bough.ledger import Mean, add_metrics
 from bough.methods.dpo import DPO, DPOConfig
@@ -37,10 +36,12 @@ from bough.policy.processes import Processes, return_freed_memory
 from bough.policy.routing import coefficient
 from bough.training.method import Data, Example, Examples, Loss, Method
 from bough.training.optimizer import OptimizerState
-from bough.training.plan import choose_budget, training_bytes
+from bough.training.plan import PlannedSource, choose_budget, training_bytes
 from bough.training.population import PopulationStep, PopulationTrainer, Work
 from bough.training.run import precision
 
+# More updates than any member makes: its share of the data comes again and again.
+ENDLESS = 2**31
 # Gets the number of updates that are done and the losses of the last one by member.
 Each = Callable[[int, dict[str, float]], None]
 
@@ -95,7 +96,7 @@ def members_here(
         population.refer_to(start)
     budget = base.machine.token_budget or choose_budget(base, processes)
     with ExitStack() as stack:
-        lessons: Lessons = RecordLessons(records.train, config.seed)
+        lessons: RecordLessons | GroupLessons = RecordLessons(records.train, config.seed)
         players = None
         if config.environment.name:
             # The engine leaves training the bytes that it needs.
@@ -131,6 +132,26 @@ def _population(base: TrainingConfig, device: torch.device) -> Population:
     return Population(policy)
 
 
+class RecordLessons:
+    """Records in the order of a plan, shuffled for each member by its name. `tokens` were sampled for them: none."""
+
+    def __init__(self, examples: Sequence[Example], seed: int) -> None:
+        self.examples, self.seed, self.tokens = examples, seed, 0
+        self._sources: dict[str, PlannedSource] = {}
+
+    def batches(self, pupils: Mapping[str, tuple[TrainingConfig, int]], update: int) -> dict[str, Sequence[Example]]:  # noqa: ARG002
+        """The records of each member, by its settings and the number of updates that it has made."""
+        self._sources = {
+            name: self._sources.get(name) or self._source(name, config) for name, (config, _) in pupils.items()
+        }
+        return {name: self._sources[name].batch(step).examples for name, (_, step) in pupils.items()}
+
+    def _source(self, name: str, config: TrainingConfig) -> PlannedSource:
+        optimizer = config.optimizer.model_copy(update={"max_steps": ENDLESS})
+        seed = derived_seed(self.seed, name)
+        return PlannedSource(self.examples, config.model_copy(update={"seed": seed, "optimizer": optimizer}))
+
+
 class Trainees:
     """Loads members from the folders of a generation, trains them, and saves them."""
 
@@ -145,7 +166,7 @@ class Trainees:
         """Writes the first generation: copies of the adapter `start`, or new adapters that change nothing yet."""
         for individual in founders:
             torch.manual_seed(derived_seed(self.config.seed, individual.name))  # a new adapter is drawn at random
-            shape = lora(self._settings(individual).lora)
+            shape = lora(trained_by(self.config, individual.settings).lora)
             self.population.add(individual.name, shape if start is None else start)
             self._enter(individual)
         self.save(draft)
@@ -165,7 +186,7 @@ class Trainees:
             else:  # another worker has trained it further
                 load_named(self.population.policy.model, folder, name=name)
             self._enter(individual)
-            self._restore(individual, folder)
+            self._restore_moments(individual, folder)
         for name in [name for name in self.individuals if name not in wanted]:
             self.population.remove(name)
             del self.individuals[name], self.trainer.training[name]
@@ -179,11 +200,7 @@ class Trainees:
         tokens, empty, sampled = 0, 0, self.lessons.tokens
         for update in range(first, first + steps):
             training = {name: self.trainer.training[name] for name in self.individuals}
-            pupils = {
-                name: Pupil(own.config, own.step, file_weights(self.config, self.individuals[name].settings))
-                for name, own in training.items()
-            }
-            batches = self.lessons.batches(pupils, update)
+            batches = self.lessons.batches({name: (own.config, own.step) for name, own in training.items()}, update)
             for name in training.keys() - batches.keys():
                 training[name].step += 1  # there was nothing to learn from
                 empty += 1
@@ -195,7 +212,8 @@ class Trainees:
         self.individuals = {
             name: replace(one, step=self.trainer.training[name].step) for name, one in self.individuals.items()
         }
-        means = {name: _mean(values) for name, values in losses.items()}
+        finite = {name: [value for value in values if math.isfinite(value)] for name, values in losses.items()}
+        means = {name: fmean(values) if values else math.nan for name, values in finite.items()}
         return Trained(means, tokens + self.lessons.tokens - sampled, empty)
 
     def save(self, draft: Path) -> None:
@@ -213,12 +231,12 @@ class Trainees:
 
     def _enter(self, individual: Individual) -> None:
         """Gives a member of the population its method and its optimizer."""
-        config, name = self._settings(individual), individual.name
+        config, name = trained_by(self.config, individual.settings), individual.name
         self.trainer.add(name, method_of(config), config, ENDLESS)
         self.trainer.training[name].step = individual.step
         self.individuals[name] = individual
 
-    def _restore(self, individual: Individual, folder: Path) -> None:
+    def _restore_moments(self, individual: Individual, folder: Path) -> None:
         """Puts the moments in the folder into the member's optimizer."""
         if not (folder / OPTIMIZER).exists():
             return
@@ -227,14 +245,6 @@ class Trainees:
             OptimizerState(load_file(folder / OPTIMIZER), individual.optimizer).checked(optimizer).put_into(optimizer)
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise InputError(f"{folder / OPTIMIZER} is damaged: {error}") from error
-
-    def _settings(self, individual: Individual) -> TrainingConfig:
-        return trained_by(self.config, individual.settings)
-
-
-def _mean(values: Sequence[float]) -> float:
-    finite = [value for value in values if math.isfinite(value)]
-    return fmean(finite) if finite else math.nan
 
 
 # Fitness on held-out records: preference accuracy, or the negative loss, record by record.

@@ -29,12 +29,10 @@ from bough.commands import table
 from bough.config.base import Config, code_in, code_in_change, translate
 from bough.config.groups import ClusterConfig
 from bough.config.parts import RULE, flattened, is_name, leaves, place_of
-from bough.config.problems import REMOVED
 from bough.config.yaml_file import YamlFile
 from bough.errors import InputError, did_you_mean
 from bough.evaluation.gate import Decision, gate
 from bough.evaluation.results import Results
-from bough.experiments.evolve_settings import without_removed
 
 SHIPPED = Path(__file__).parents[1] / "recipes"
 FILE_NAME = "recipe.yaml"
@@ -234,7 +232,7 @@ def _change(values: dict[str, Any], key: str, value: JsonValue) -> str | None:
         for config in map(stage_config, table.stages()):
             rest = place_of(config, defaults, rest) if isinstance(defaults, dict) else rest
         return _set(values, f"defaults.{rest}", value)
-    stages = list(_all_stages(values.get("stages")))
+    stages = list(all_stages(values.get("stages")))
     found = [(verb, settings) for verb, settings in stages if first in (verb, settings.get("name"))]
     if not found:
         names = {str(word) for verb, settings in stages for word in (verb, settings.get("name", verb))}
@@ -245,7 +243,7 @@ def _change(values: dict[str, Any], key: str, value: JsonValue) -> str | None:
     return next((f"{first}.{problem}" for problem in problems if problem), None)
 
 
-def _all_stages(stages: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def all_stages(stages: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every well-formed stage, with its settings; `plan` reports the others."""
     for stage in stages if isinstance(stages, list) else ():
         for verb in stage if isinstance(stage, dict) else ():
@@ -253,7 +251,7 @@ def _all_stages(stages: Any) -> Iterator[tuple[str, dict[str, Any]]]:
             if not isinstance(settings, dict):
                 continue
             if verb == "repeat":
-                yield from _all_stages(settings.get("stages"))
+                yield from all_stages(settings.get("stages"))
             else:
                 yield verb, settings
 
@@ -263,7 +261,7 @@ def _code_problems(values: Mapping[str, Any], changes: Mapping[str, JsonValue]) 
     given = {name for key, value in changes.items() for name in code_in_change(key, value)}
     defaults, stages = values.get("defaults"), values.get("stages")
     places = [("defaults", defaults)] if isinstance(defaults, dict) else []
-    places += [(settings.get("name", verb), settings) for verb, settings in _all_stages(stages)]
+    places += [(settings.get("name", verb), settings) for verb, settings in all_stages(stages)]
     for place, settings in places:
         for key, setting, name in code_in(settings):
             if name not in given:
@@ -273,7 +271,7 @@ def _code_problems(values: Mapping[str, Any], changes: Mapping[str, JsonValue]) 
 
 def _translate(values: dict[str, Any]) -> Iterator[str]:
     """Renames other tools' keys in the training stages; yields the problems."""
-    for verb, settings in _all_stages(values.get("stages")):
+    for verb, settings in all_stages(values.get("stages")):
         if verb in table.stages() and table.stages()[verb].writes == "model":
             translated, problems = translate(settings, leaves(stage_config(verb)))
             settings.clear()
@@ -314,20 +312,8 @@ NAME = "config.yaml"
 def read_settings(file: Path) -> tuple[str | None, dict[str, Any]]:
     """The command, None if it is unknown, and the settings by their flat names."""
     values = dict(YamlFile.read(file).values)
-    name = values.pop("command", None) or _accepting(values)
+    name = values.pop("command", None)
     return (name, flattened(table.command(name).config, values)) if name in table.names() else (None, values)
-
-
-def _accepting(values: Mapping[str, Any]) -> str | None:
-    """The command that accepts the settings of a file that names none: earlier versions wrote all settings of it."""
-    missing: dict[str, int] = {}
-    for name in (*table.stages(), "doctor"):
-        config = table.command(name).config
-        old = without_removed(values) if name == "evolve" else values
-        found, known = flattened(config, old).keys() - REMOVED.keys(), leaves(config).keys()
-        if "model" in found <= known:
-            missing[name] = len(known - found)
-    return min(missing, key=lambda name: missing[name], default=None)
 
 
 # The gate after an evaluation: keeps the better of two models.

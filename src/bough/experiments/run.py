@@ -146,24 +146,6 @@ class Run:
             if tracker:
                 tracker.keep(lineage)
 
-    def up_to_date(self) -> set[str]:
-        """The folders of the stages that have finished with today's settings and inputs, up to the first that has not.
-
-        Later folders may be left over from earlier settings.
-        """
-        artifacts, found = Artifacts(self.recipe.model), set[str]()
-        for stage in self.stages:
-            stamp = stamped(stage.verb, self.wiring.config(stage, artifacts))
-            record = _finished(self.folder / stage.folder, table.stages()[stage.verb], stamp)
-            if record is None:
-                break
-            found.add(stage.folder)
-            if record.goes_on_with is not None:  # what the gate decided
-                inside = self.folder / record.goes_on_with
-                artifacts.model = str(inside) if inside.exists() else record.goes_on_with
-            self.wiring.add(stage, artifacts)
-        return found
-
     def _tracker(self) -> AbstractContextManager[RecipeTracker | None]:
         if "mlflow" not in self.report_to:
             return nullcontext()

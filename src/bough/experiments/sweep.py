@@ -6,7 +6,7 @@ import copy
 import itertools
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,21 +20,13 @@ from bough.config.yaml_file import read_value, write_value
 from bough.errors import BoughError, InputError, exception_line
 from bough.evaluation.results import Results
 from bough.evaluation.success import across_seeds, rate_of
-from bough.experiments.recipe import Planned, Recipe, find_recipe, load_recipe
+from bough.experiments.recipe import Planned, Recipe, all_stages, find_recipe, load_recipe
 from bough.experiments.record import SharedStages, StageRecord, content
 from bough.experiments.run import LOCK, Run
 from bough.experiments.sweep_processes import in_processes, on_cluster
-from bough.experiments.sweep_table import LEVEL, SweepRow, as_csv, draw, label, markdown
+from bough.experiments.sweep_table import LEVEL, SweepRow, as_csv, draw, label, markdown, same
 from bough.experiments.wiring import Artifacts, evaluates_the_run, stamped
-from bough.files import (
-    is_draft,
-    locked,
-    read_json,
-    refuse_links,
-    text_digest,
-    write_atomically,
-    write_json,
-)
+from bough.files import is_draft, locked, read_json, refuse_links, text_digest, write_atomically, write_json
 from bough.ledger import plural
 from bough.training.trackers import Name
 
@@ -49,14 +41,14 @@ def _values(given: Any) -> Any:
     found: dict[str, Any] = {}
     for word in given:
         key, equals, text = str(word).partition("=")
-        if not equals or not text.strip():
+        try:
+            values = read_value(f"[{text}]") if equals and text.strip() else None
+        except yaml.YAMLError:
+            values = None
+        if values is None:
             raise ValueError(f"{word!r} must be written as SETTING=VALUE,VALUE, such as dpo.beta=0.01,0.1,0.5")
         if key in found:
             raise ValueError(f"{key} is given twice; list all its values after one {key}=")
-        try:
-            values = read_value(f"[{text}]")
-        except yaml.YAMLError as error:
-            raise ValueError(f"{word!r} cannot be read: values are written as in YAML ({error})") from None
         found[key] = [float(one) if isinstance(one, str) and EXPONENT.fullmatch(one) else one for one in values]
     return found
 
@@ -113,265 +105,6 @@ class SweepConfig(ReportConfig):
 
 Notify = Callable[[str], None]
 FILE_NAME, RUNS, LOGS = "sweep.json", "runs", "logs"
-
-
-class Sweep:
-    """All runs of a sweep. Making one checks every setting of every run; nothing runs before `play`."""
-
-    def __init__(
-        self,
-        found: list[Variation],
-        folder: Path,
-        *,
-        jobs: int = 1,
-        report_to: list[Name] | None = None,
-        cluster: ClusterConfig | None = None,
-    ) -> None:
-        self.variations, self.folder, self.jobs, self.report_to = found, folder, jobs, report_to or []
-        self.cluster = cluster if cluster is not None and cluster.address is not None else None
-        self.settings = list(found[0].values)
-        self.shared = SharedStages(folder)
-        self.runs = self._checked()
-        self.stamps: list[list[StampedStage]] = stamps(self.runs)
-        self._check_effects()
-        self.failed: dict[str, str] = {}
-
-    @classmethod
-    def configured(cls, config: SweepConfig) -> Self:
-        """The sweep of the settings, in their folder or runs/NAME-sweep."""
-        found = variations(find_recipe(config.recipe), config.vary, config.seeds, config.set)
-        folder = config.output or Path("runs") / f"{found[0].recipe.name}-sweep"
-        trackers = [name for name in config.report_to if name != "none"]
-        return cls(found, folder, jobs=config.jobs, report_to=trackers, cluster=config.cluster)
-
-    def _checked(self) -> list[Run]:
-        """Every run with its settings checked; problems of all of them are reported once."""
-        runs, problems, hint = [], dict[str, None](), ""
-        for one in self.variations:
-            folder = self.folder / RUNS / one.name
-            try:
-                runs.append(Run(one.recipe, folder, report_to=self.report_to, shared=self.shared))
-            except InputError as error:
-                problems |= dict.fromkeys(error.problems or [str(error)])
-                hint = str(error).rpartition("\n")[2] if "--set defaults.environment" in str(error) else ""
-        if problems:
-            count = plural(len(problems), "problem")
-            raise InputError(f"the sweep has {count}:", problems, hint=hint)
-        return runs
-
-    def _check_effects(self) -> None:
-        """Every combination must be a different run whose difference is evaluated."""
-        name = self.variations[0].recipe.name
-        measured = [self._measured(run) for run in self.stamps]
-        if not measured[0]:
-            raise InputError(
-                f"the recipe {name} does not evaluate its model in an environment, so there is nothing to report; "
-                "add a stage such as `- eval: {tasks: 100}`"
-            )
-        problems = list(self._early_stops())
-        first: dict[tuple[str, ...], Variation] = {}
-        for one, evaluations in zip(self.variations, measured, strict=True):
-            if one.seed:
-                continue
-            same = first.setdefault(tuple(stage.stamp for stage in evaluations), one)
-            if same is not one:
-                changed = {key: value for key, value in one.values.items() if same.values[key] != value}
-                problems.append(
-                    f"no evaluation depends on {label(changed)}: it gives the same numbers as {label(same.values)}"
-                )
-        if problems:
-            raise InputError("the sweep cannot show anything:", problems)
-
-    def _early_stops(self) -> dict[str, None]:
-        """Evaluations that would end when their own results say so: their rates cannot be averaged over seeds."""
-        return {
-            f"{stage.place}: stop_width ends evaluations at different sizes, whose seeds cannot be averaged; "
-            f"remove it, or --set {stage.name}.stop_width=null": None
-            for run in self.runs
-            for stage, given in run.settings()
-            if stage.verb == "eval" and given.get("stop_width") is not None
-        }
-
-    def _measured(self, stages: list[StampedStage]) -> list[StampedStage]:
-        return [one for one in stages if evaluates_the_run(one.stage)]
-
-    def plan(self) -> Iterator[tuple[Variation, list[tuple[StampedStage, Variation | None]]]]:
-        """Every run with its stages; a stage that an earlier run computes comes with that run."""
-        first: dict[str, Variation] = {}
-        for one, stages in zip(self.variations, self.stamps, strict=True):
-            shown = []
-            for stage in stages:
-                source = first.setdefault(stage.stamp, one)
-                shown.append((stage, None if source is one else source))
-            yield one, shown
-
-    def play(self, notify: Notify) -> list[SweepRow]:
-        """Runs what has not run yet and writes the results. `failed` then names the runs that failed."""
-        self._check_folder()
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{self.folder}: cannot be used as the folder of a sweep: {error.strerror}") from None
-        try:
-            with locked(self.folder / LOCK, wait=False):
-                self._check_folder()
-                refuse_links(
-                    self.folder / LOGS, self.folder / RUNS, self.shared.index, *(run.folder for run in self.runs)
-                )
-                write_json(self.folder / FILE_NAME, self._about())
-                self.failed = self._play_all(notify)
-                return self._report()
-        except BlockingIOError:
-            raise InputError(f"{self.folder} is in use by another `bough sweep`; give another --output") from None
-
-    def _play_all(self, notify: Notify) -> dict[str, str]:
-        names = {run.folder.name: one for run, one in zip(self.runs, self.variations, strict=True)}
-        done = 0
-
-        def started(run: Run, number: int) -> None:
-            notify(f"run {number} of {len(self.runs)}: {names[run.folder.name].label}")
-
-        def ended(run: Run, failure: str | None) -> None:
-            nonlocal done
-            done += 1
-            state = "finished" if failure is None else f"failed: {failure.splitlines()[0]}"
-            notify(f"{names[run.folder.name].label}: {state}; {done} of {plural(len(self.runs), 'run')} done")
-
-        if self.cluster is not None:
-            return on_cluster(self.runs, self.cluster, self.folder, self.folder / LOGS, started, ended, notify)
-        if self.jobs > 1:
-            return in_processes(self.runs, self.jobs, self.folder / LOGS, started, ended)
-        failed = {}
-        for number, run in enumerate(self.runs, 1):
-            started(run, number)
-            failure = _play_here(run, notify)
-            ended(run, failure)
-            if failure is not None:
-                failed[run.folder.name] = failure
-        return failed
-
-    def rows(self) -> list[SweepRow]:
-        """Every evaluation of every combination, from the runs that have finished it."""
-        seeds = len({one.seed for one in self.variations})
-        combinations = [slice(start, start + seeds) for start in range(0, len(self.runs), seeds)]
-        found = []
-        for at, evaluation in enumerate(self._measured(self.stamps[0])):
-            others = [self._measured(run)[at].stamp for run in self.stamps[seeds::seeds]]
-            same = bool(others) and all(stamp == evaluation.stamp for stamp in others)
-            for chosen in combinations[:1] if same else combinations:
-                values = {} if same else self.variations[chosen.start].values
-                found.append(self._row(values, evaluation.stage.folder, range(len(self.runs))[chosen]))
-        return found
-
-    def _row(self, values: dict[str, Any], evaluation: str, chosen: range) -> SweepRow:
-        finished = {}
-        for number in chosen:
-            folder = self.runs[number].folder / evaluation
-            if self._has(self.runs[number], evaluation):
-                finished[self.variations[number].seed] = Results.read(folder).models[-1]
-        rates = {seed: rate_of(model) for seed, model in finished.items()}
-        success = across_seeds(list(finished.values()), LEVEL)
-        lost = sum(len(model.lost) for model in finished.values())
-        return SweepRow(values, evaluation, len(chosen), rates, success, lost)
-
-    def _has(self, run: Run, evaluation: str) -> bool:
-        """Whether the run has finished the evaluation. One that failed may have it from earlier settings."""
-        if run.folder.name in self.failed:
-            return evaluation in run.up_to_date()
-        record = StageRecord.read(run.folder / evaluation)
-        return record is not None and record.finished
-
-    def _report(self) -> list[SweepRow]:
-        rows = self.rows()
-        content = {"rows": [row.to_json() for row in rows], "failed": self.failed}
-        write_json(self.folder / "results.json", self._about() | content)
-        write_atomically(self.folder / "results.md", markdown(rows, self.settings, self.failed))
-        write_atomically(self.folder / "results.csv", as_csv(rows, self.settings))
-        last = [row for row in rows if row.values][-1].evaluation
-        write_atomically(self.folder / "figure.svg", draw([row for row in rows if row.evaluation == last]))
-        return rows
-
-    def _about(self) -> dict[str, Any]:
-        values = [one.values for one in self.variations if one.seed == 0]
-        return {
-            "recipe": self.variations[0].recipe.name,
-            "settings": self.settings,
-            "combinations": values,
-            "seeds": len(self.variations) // len(values),
-        }
-
-    def _check_folder(self) -> None:
-        """A folder contains the sweeps of one recipe. Values and seeds may be added; finished stages are reused."""
-        if not self.folder.is_dir():
-            return
-        name = self.variations[0].recipe.name
-        try:
-            before = read_json(self.folder / FILE_NAME)
-        except FileNotFoundError:
-            if any(path.name != LOCK and not is_draft(path, FILE_NAME) for path in self.folder.iterdir()):
-                raise InputError(f"{self.folder} contains other files; a sweep needs a folder of its own") from None
-            return
-        except (OSError, ValueError) as error:
-            raise InputError(f"{self.folder / FILE_NAME}: cannot be read: {error}") from None
-        if not isinstance(before, dict) or before.get("recipe") != name:
-            raise InputError(f"{self.folder} contains a sweep of another recipe than {name}; give another --output")
-
-
-def _play_here(run: Run, notify: Notify) -> str | None:
-    """Plays a run in this process; returns why it failed."""
-    try:
-        with redirect_stdout(sys.stderr):  # what the stages print is progress here
-            run.play(lambda line: notify(f"  {line}"))
-    except BoughError as error:
-        return str(error) or exception_line(error)
-    except Exception as error:  # one failed run does not stop the others
-        return exception_line(error)
-    return None
-
-
-# Which stages of a sweep's runs are the same, known before anything runs.
-# A stage is stamped as in a run, but with the stamp of the stage that makes an input in place of the input's content.
-# Two stages with one stamp have one result. After a gate the model may be either of two, so it gets a stamp of its
-# own: a gate that rejects both of two models makes more stages equal than is known here.
-
-
-@dataclass(frozen=True)
-class StampedStage:
-    """A stage of a run, and what determines its result."""
-
-    stage: Planned
-    stamp: str
-
-
-def stamps(runs: Iterable[Run]) -> list[list[StampedStage]]:
-    """The stages of each run with their stamps."""
-    outside: dict[Path, str] = {}  # inputs from outside the sweep, which many runs read
-    return [_stamps(run, outside) for run in runs]
-
-
-def _stamps(run: Run, outside: dict[Path, str]) -> list[StampedStage]:
-    artifacts, made, found = Artifacts(run.recipe.model), dict[str, str](), []
-
-    def digest(path: Path) -> str:
-        if str(path) in made:
-            return made[str(path)]
-        if path not in outside:
-            outside[path] = content(path)
-        return outside[path]
-
-    for stage in run.stages:
-        stamp = stamped(stage.verb, run.wiring.config(stage, artifacts), digest).fingerprint
-        found.append(StampedStage(stage, stamp))
-        if stage.gate is not None and evaluates_the_run(stage):
-            model, gate = artifacts.model, stage.gate.model_dump_json()
-            made[model] = text_digest(f"{digest(Path(model))} {stamp} {gate}", size=8)
-        run.wiring.add(stage, artifacts)
-        made[str(artifacts.by_name[stage.name])] = stamp
-    return found
-
-
-# The runs of a sweep: every combination of the varied settings with every seed, each as a recipe of its own.
-
 # More runs than this take months; a command line that asks for them is a mistake.
 MAX_RUNS = 1000
 MAX_NAME = 80
@@ -422,19 +155,10 @@ def shifted(recipe: Recipe, by: int) -> Recipe:
     All randomness of the run changes: tasks, demonstrations, training and evaluation.
     """
     stages = copy.deepcopy(recipe.stages)
-    for settings in _with_seeds(stages):
-        settings["seed"] += by
+    for _, settings in all_stages(stages):
+        if type(settings.get("seed")) is int:
+            settings["seed"] += by
     return recipe.model_copy(update={"seed": recipe.seed + by, "stages": stages})
-
-
-def _with_seeds(stages: Any) -> Iterator[dict[str, Any]]:
-    """The settings of every stage that sets a seed."""
-    for stage in stages if isinstance(stages, list) else ():
-        for verb, settings in stage.items() if isinstance(stage, dict) else ():
-            if isinstance(settings, dict) and verb == "repeat":
-                yield from _with_seeds(settings.get("stages"))
-            elif isinstance(settings, dict) and type(settings.get("seed")) is int:
-                yield settings
 
 
 def _problems(vary: Mapping[str, Sequence[JsonValue]], seeds: int, changes: Mapping[str, JsonValue]) -> Iterator[str]:
@@ -449,15 +173,222 @@ def _problems(vary: Mapping[str, Sequence[JsonValue]], seeds: int, changes: Mapp
             yield f"{key} is also given with --set; give it once"
         if not values:
             yield f"{key} has no values; give at least one"
-        for value in _twice(values):
-            yield f"{key} has the value {write_value(value)} twice"
+        for at, value in enumerate(values):
+            if any(same(value, one) for one in values[:at]):
+                yield f"{key} has the value {write_value(value)} twice"
     if count > MAX_RUNS:
         yield f"it asks for {count:,} runs; at most {MAX_RUNS:,} are possible"
 
 
-def _twice(values: Sequence[JsonValue]) -> list[JsonValue]:
-    return [
-        value
-        for at, value in enumerate(values)
-        if any((type(value) is bool) == (type(one) is bool) and value == one for one in values[:at])
-    ]
+class Sweep:
+    """All runs of a sweep. Making one checks every setting of every run; nothing runs before `play`.
+
+    `stamps` has the stages of each run with what determines their results. `failed` names the runs that failed.
+    """
+
+    def __init__(
+        self,
+        found: list[Variation],
+        folder: Path,
+        *,
+        jobs: int = 1,
+        report_to: list[Name] | None = None,
+        cluster: ClusterConfig | None = None,
+    ) -> None:
+        self.variations, self.folder, self.jobs, self.report_to = found, folder, jobs, report_to or []
+        self.cluster = cluster if cluster is not None and cluster.address is not None else None
+        self.name, self.settings = found[0].recipe.name, list(found[0].values)
+        self.shared, self.failed = SharedStages(folder), dict[str, str]()
+        self.runs = self._checked()
+        outside: dict[Path, str] = {}
+        self.stamps = [_stamps(run, outside) for run in self.runs]
+        # The evaluations of each run's own model, as the names of their folders with their stamps.
+        self.evaluations = [
+            {stage.folder: stamp for stage, stamp in stages if evaluates_the_run(stage)} for stages in self.stamps
+        ]
+        self._check_effects()
+
+    @classmethod
+    def configured(cls, config: SweepConfig) -> Self:
+        """The sweep of the settings, in their folder or runs/NAME-sweep."""
+        found = variations(find_recipe(config.recipe), config.vary, config.seeds, config.set)
+        folder = config.output or Path("runs") / f"{found[0].recipe.name}-sweep"
+        trackers = [name for name in config.report_to if name != "none"]
+        return cls(found, folder, jobs=config.jobs, report_to=trackers, cluster=config.cluster)
+
+    def _checked(self) -> list[Run]:
+        """Every run with its settings checked; problems of all of them are reported once."""
+        runs, problems, hint = [], dict[str, None](), ""
+        for one in self.variations:
+            folder = self.folder / RUNS / one.name
+            try:
+                runs.append(Run(one.recipe, folder, report_to=self.report_to, shared=self.shared))
+            except InputError as error:
+                problems |= dict.fromkeys(error.problems or [str(error)])
+                hint = str(error).rpartition("\n")[2] if "--set defaults.environment" in str(error) else ""
+        if problems:
+            raise InputError(f"the sweep has {plural(len(problems), 'problem')}:", problems, hint=hint)
+        return runs
+
+    def _check_effects(self) -> None:
+        """Every combination must be a different run whose difference is evaluated, on as many episodes."""
+        if not self.evaluations[0]:
+            raise InputError(
+                f"the recipe {self.name} does not evaluate its model in an environment, so there is nothing to report; "
+                "add a stage such as `- eval: {tasks: 100}`"
+            )
+        problems: dict[str, None] = {}
+        for stage, given in (one for run in self.runs for one in run.settings()):
+            if stage.verb == "eval" and given.get("stop_width") is not None:
+                problems[
+                    f"{stage.place}: stop_width ends evaluations at different sizes, whose seeds cannot be averaged; "
+                    f"remove it, or --set {stage.name}.stop_width=null"
+                ] = None
+        first: dict[tuple[str, ...], Variation] = {}
+        for one, evaluations in zip(self.variations, self.evaluations, strict=True):
+            if not one.seed and (same := first.setdefault(tuple(evaluations.values()), one)) is not one:
+                changed = {key: value for key, value in one.values.items() if same.values[key] != value}
+                problems[
+                    f"no evaluation depends on {label(changed)}: it gives the same numbers as {label(same.values)}"
+                ] = None
+        if problems:
+            raise InputError("the sweep cannot show anything:", problems)
+
+    def plan(self) -> Iterator[tuple[Variation, list[tuple[Planned, Variation | None]]]]:
+        """Every run with its stages; a stage that an earlier run computes comes with that run."""
+        first: dict[str, Variation] = {}
+        for one, stages in zip(self.variations, self.stamps, strict=True):
+            sources = [(stage, first.setdefault(stamp, one)) for stage, stamp in stages]
+            yield one, [(stage, None if source is one else source) for stage, source in sources]
+
+    def play(self, notify: Notify) -> list[SweepRow]:
+        """Runs what has not run yet and writes the results."""
+        self._check_folder()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{self.folder}: cannot be used as the folder of a sweep: {error.strerror}") from None
+        try:
+            with locked(self.folder / LOCK, wait=False):
+                self._check_folder()
+                refuse_links(
+                    self.folder / LOGS, self.folder / RUNS, self.shared.index, *(run.folder for run in self.runs)
+                )
+                write_json(self.folder / FILE_NAME, self._about())
+                self.failed = self._play_all(notify)
+                return self._report()
+        except BlockingIOError:
+            raise InputError(f"{self.folder} is in use by another `bough sweep`; give another --output") from None
+
+    def _check_folder(self) -> None:
+        """A folder contains the sweeps of one recipe. Values and seeds may be added; finished stages are reused."""
+        file = self.folder / FILE_NAME
+        try:
+            before = read_json(file)
+        except FileNotFoundError:
+            files = self.folder.iterdir() if self.folder.is_dir() else ()
+            if any(path.name != LOCK and not is_draft(path, FILE_NAME) for path in files):
+                raise InputError(f"{self.folder} contains other files; a sweep needs a folder of its own") from None
+            return
+        except (OSError, ValueError) as error:
+            raise InputError(f"{file}: cannot be read: {error}") from None
+        if not isinstance(before, dict) or before.get("recipe") != self.name:
+            raise InputError(
+                f"{self.folder} contains a sweep of another recipe than {self.name}; give another --output"
+            )
+
+    def _play_all(self, notify: Notify) -> dict[str, str]:
+        labels = {run.folder.name: one.label for run, one in zip(self.runs, self.variations, strict=True)}
+        done, logs = dict[str, str | None](), self.folder / LOGS
+
+        def started(run: Run, number: int) -> None:
+            notify(f"run {number} of {len(self.runs)}: {labels[run.folder.name]}")
+
+        def ended(run: Run, failure: str | None) -> None:
+            done[run.folder.name] = failure
+            state = "finished" if failure is None else f"failed: {failure.splitlines()[0]}"
+            notify(f"{labels[run.folder.name]}: {state}; {len(done)} of {plural(len(self.runs), 'run')} done")
+
+        if self.cluster is not None:
+            on_cluster(self.runs, self.cluster, self.folder, logs, started, ended, notify)
+        elif self.jobs > 1:
+            in_processes(self.runs, self.jobs, logs, started, ended)
+        else:
+            for number, run in enumerate(self.runs, 1):
+                started(run, number)
+                ended(run, _play_here(run, notify))
+        return {name: failure for name in labels if (failure := done.get(name)) is not None}
+
+    def rows(self) -> list[SweepRow]:
+        """Every evaluation of every combination, from the runs that have finished it. Failed runs count for none."""
+        seeds = len({one.seed for one in self.variations})
+        found = []
+        for evaluation, stamp in self.evaluations[0].items():
+            others = [evaluations[evaluation] for evaluations in self.evaluations[seeds::seeds]]
+            same = bool(others) and all(one == stamp for one in others)
+            for start in (0,) if same else range(0, len(self.runs), seeds):
+                finished = {}
+                for one, run in list(zip(self.variations, self.runs, strict=True))[start : start + seeds]:
+                    record = StageRecord.read(run.folder / evaluation)
+                    if record is not None and record.finished and run.folder.name not in self.failed:
+                        finished[one.seed] = Results.read(run.folder / evaluation).models[-1]
+                rates = {seed: rate_of(model) for seed, model in finished.items()}
+                success = across_seeds(list(finished.values()), LEVEL)
+                lost = sum(len(model.lost) for model in finished.values())
+                values = {} if same else self.variations[start].values
+                found.append(SweepRow(values, evaluation, seeds, rates, success, lost))
+        return found
+
+    def _report(self) -> list[SweepRow]:
+        rows = self.rows()
+        content = {"rows": [row.to_json() for row in rows], "failed": self.failed}
+        write_json(self.folder / "results.json", self._about() | content)
+        write_atomically(self.folder / "results.md", markdown(rows, self.settings, self.failed))
+        write_atomically(self.folder / "results.csv", as_csv(rows, self.settings))
+        last = [row for row in rows if row.values][-1].evaluation
+        write_atomically(self.folder / "figure.svg", draw([row for row in rows if row.evaluation == last]))
+        return rows
+
+    def _about(self) -> dict[str, Any]:
+        values = [one.values for one in self.variations if one.seed == 0]
+        seeds = len(self.variations) // len(values)
+        return {"recipe": self.name, "settings": self.settings, "combinations": values, "seeds": seeds}
+
+
+def _play_here(run: Run, notify: Notify) -> str | None:
+    """Plays a run in this process; returns why it failed."""
+    try:
+        with redirect_stdout(sys.stderr):  # what the stages print is progress here
+            run.play(lambda line: notify(f"  {line}"))
+    except BoughError as error:
+        return str(error) or exception_line(error)
+    except Exception as error:  # one failed run does not stop the others
+        return exception_line(error)
+    return None
+
+
+def _stamps(run: Run, outside: dict[Path, str]) -> list[tuple[Planned, str]]:
+    """The stages of a run with their stamps, known before anything runs; `outside` are digests of other inputs.
+
+    A stage is stamped as in a run, but with the stamp of the stage that makes an input in place of the input's
+    content. Two stages with one stamp have one result. After a gate the model may be either of two, so it gets a stamp
+    of its own: a gate that rejects both of two models makes more stages equal than is known here.
+    """
+    artifacts, made, found = Artifacts(run.recipe.model), dict[str, str](), []
+
+    def digest(path: Path) -> str:
+        if str(path) in made:
+            return made[str(path)]
+        if path not in outside:
+            outside[path] = content(path)
+        return outside[path]
+
+    for stage in run.stages:
+        stamp = stamped(stage.verb, run.wiring.config(stage, artifacts), digest).fingerprint
+        found.append((stage, stamp))
+        if stage.gate is not None and evaluates_the_run(stage):
+            model, gate = artifacts.model, stage.gate.model_dump_json()
+            made[model] = text_digest(f"{digest(Path(model))} {stamp} {gate}", size=8)
+        run.wiring.add(stage, artifacts)
+        made[str(artifacts.by_name[stage.name])] = stamp
+    return found

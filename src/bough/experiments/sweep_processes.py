@@ -9,33 +9,26 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib.metadata import version
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from bough.config.groups import ClusterConfig
-from bough.errors import BoughError, InputError, exception_line
+from bough.errors import BoughError, exception_line
 from bough.experiments.recipe import Recipe
 from bough.experiments.record import SharedStages
 from bough.experiments.run import LOCK, Run
-from bough.files import (
-    locked,
-    open_own,
-    remove,
-    write_atomically,
-)
+from bough.files import locked, open_own
 from bough.ledger import plural
 from bough.rollouts.ray import connected, make_plan, nodes
-from bough.rollouts.ray_workers import Tasks, WorkLostError, hide_gpus
+from bough.rollouts.ray_pool import Actors, WorkerLostError, WorkerPool
+from bough.rollouts.ray_workers import Surroundings, refusal, shared_token
 from bough.terminal import console
 
 Notify = Callable[[str], None]
@@ -47,20 +40,20 @@ Started = Callable[[Run, int], None]
 Ended = Callable[[Run, str | None], None]
 
 
-def in_processes(runs: Sequence[Run], jobs: int, logs: Path, started: Started, ended: Ended) -> dict[str, str]:
-    """Plays all runs on this machine, `jobs` at a time. Returns why runs failed, by the names of their folders."""
+def in_processes(runs: Sequence[Run], jobs: int, logs: Path, started: Started, ended: Ended) -> None:
+    """Plays all runs on this machine, `jobs` at a time."""
     logs.mkdir(parents=True, exist_ok=True)
     children: list[subprocess.Popen[bytes]] = []
     env = os.environ | gpu_share(min(jobs, len(runs)))
 
     def play(run: Run) -> str | None:
-        return play_in_child(order_of(run), log_of(run, logs), children, env=env)
+        return play_in_child(order_of(run), logs / f"{run.folder.name}.log", children, env)
 
     def stop() -> None:
         for child in list(children):
             child.terminate()
 
-    return several_at_a_time(runs, jobs, play, stop, started, ended)
+    several_at_a_time(runs, jobs, play, stop, started, ended)
 
 
 def several_at_a_time(
@@ -70,12 +63,8 @@ def several_at_a_time(
     stop: Callable[[], None],
     started: Started,
     ended: Ended,
-) -> dict[str, str]:
-    """Calls `play` for all runs, `jobs` at a time; it returns why a run failed. `stop` ends those that are playing.
-
-    Returns why runs failed, by the names of their folders.
-    """
-    failed: dict[str, str] = {}
+) -> None:
+    """Calls `play` for all runs, `jobs` at a time; it returns why a run failed. `stop` ends those that are playing."""
     telling = threading.Lock()
 
     def work(run: Run, number: int) -> str | None:
@@ -87,18 +76,15 @@ def several_at_a_time(
     try:
         futures = {pool.submit(work, run, number): run for number, run in enumerate(runs, 1)}
         for future in as_completed(futures):
-            run, failure = futures[future], future.result()
+            failure = future.result()
             with telling:
-                ended(run, failure)
-            if failure is not None:
-                failed[run.folder.name] = failure
+                ended(futures[future], failure)
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         stop()
         raise
     finally:
         pool.shutdown(cancel_futures=True)
-    return {run.folder.name: failed[run.folder.name] for run in runs if run.folder.name in failed}
 
 
 def gpu_share(processes: int) -> dict[str, str]:
@@ -112,24 +98,13 @@ def gpu_share(processes: int) -> dict[str, str]:
     return {ALLOCATOR[0]: f"per_process_memory_fraction:{SHARED / processes:.3f}"}
 
 
-def log_of(run: Run, logs: Path) -> Path:
-    """Where the process of a run writes what it prints."""
-    return logs / f"{run.folder.name}.log"
-
-
 def play_in_child(
-    order: Mapping[str, Any],
-    log: Path,
-    children: list[subprocess.Popen[bytes]],
-    working_folder: Path | None = None,
-    env: Mapping[str, str] | None = None,
+    order: Mapping[str, Any], log: Path, children: list[subprocess.Popen[bytes]], env: Mapping[str, str] | None = None
 ) -> str | None:
     """Plays the run of `order` in a process, which is in `children` meanwhile; returns why it failed."""
     with os.fdopen(open_own(log), "ab") as said:
         command = [sys.executable, "-m", "bough.experiments.sweep_processes"]
-        child = subprocess.Popen(  # noqa: S603  ours
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, cwd=working_folder, env=env
-        )
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, env=env)  # noqa: S603
         children.append(child)
         assert child.stdin is not None and child.stdout is not None
         with child.stdin, child.stdout:
@@ -159,109 +134,75 @@ def order_of(run: Run, *, wait_s: float = 0) -> dict[str, Any]:
     }
 
 
-# Whether the nodes of a cluster share the folder of a sweep: same files, and locks that hold across nodes.
-
-
-@dataclass(frozen=True)
-class Token:
-    """A file that every node must see. The process that made it holds the lock of the folder meanwhile.
-
-    `working_folder` is where relative paths in the recipe begin; `version` is that of Bough.
-    """
-
-    folder: Path
-    name: str
-    text: str
-    working_folder: Path
-    version: str
-
-
-@contextmanager
-def token_in(folder: Path) -> Iterator[Token]:
-    """A new token in `folder`, removed at the end."""
-    token = Token(
-        folder.absolute(), f".token-{secrets.token_hex(8)}", secrets.token_hex(8), Path.cwd(), version("bough")
-    )
-    write_atomically(token.folder / token.name, token.text)
-    try:
-        yield token
-    finally:
-        remove(token.folder / token.name)
-
-
-def problem_here(token: Token) -> str | None:
-    """Why this machine cannot work in the token's folder; None if it can."""
-    if (found := version("bough")) != token.version:
-        return f"it has Bough {found}, and the machine of the sweep {token.version}"
-    try:
-        seen = (token.folder / token.name).read_text()
-    except OSError:
-        seen = ""
-    if seen != token.text:
-        return f"it does not see the files in {token.folder}"
-    try:
-        with locked(token.folder / LOCK, wait=False):
-            return f"locks in {token.folder} do not hold across machines; mount that disk with file locks"
-    except BlockingIOError:  # as it must be: the sweep holds it
-        pass
-    if not token.working_folder.is_dir():
-        return f"it has no folder {token.working_folder}, where relative paths of the recipe begin"
-    return None
-
-
-def check_shared(folder: Path, problems: Mapping[str, str | None]) -> None:
-    """InputError if a node, named by its address, has a problem with the folder."""
-    found = [f"node {node}: {problem}" for node, problem in problems.items() if problem is not None]
-    if found:
-        raise InputError(f"{folder} must be on a disk that all nodes share; give another --output:", found)
-
-
 # The runs of a sweep on a cluster: each in a process on one of the nodes, as on one machine.
 # Every node works in the sweep's own folder, so runs find each other's finished stages and resume after their node
 # was lost. A process ends with the worker that started it, and a worker with the sweep.
 
 # A lost node may not know it yet, and a file server keeps the locks of a lost client for up to 90 s.
 WAIT_S = 120.0
+# A run that has lost this many workers has failed: it may be the reason, for example by its memory.
+MAX_LOSSES = 5
+
+
+class RunWorker:
+    """Plays runs on a node of a cluster. `token` is a file in the sweep's folder, whose lock the sweep holds."""
+
+    def __init__(self, surroundings: Surroundings, token: Path) -> None:
+        self.surroundings, self.token = surroundings, token
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> str | None:
+        """Why this node cannot play runs; None if it can."""
+        try:
+            self.surroundings.enter()
+        except BoughError as error:
+            return refusal(error)
+        folder = self.token.parent
+        if not self.token.is_file():
+            return f"it does not see the files in {folder}, which must be on a disk that all nodes share"
+        try:
+            with locked(folder / LOCK, wait=False):
+                return f"locks in {folder} do not hold across machines; mount that disk with file locks"
+        except BlockingIOError:  # as it must be
+            pass
+        if not Path(self.surroundings.folder).is_dir():
+            return f"it has no folder {self.surroundings.folder}, where relative paths of the recipe begin"
+        return None
+
+    def play(self, order: Mapping[str, Any], log: Path) -> str | None:
+        return play_in_child(order, log, self._children)
+
+    def close(self) -> None:
+        for child in list(self._children):
+            child.terminate()
 
 
 def on_cluster(
-    runs: Sequence[Run],
-    config: ClusterConfig,
-    folder: Path,
-    logs: Path,
-    started: Started,
-    ended: Ended,
-    notify: Notify,
-) -> dict[str, str]:
-    """Plays all runs on the cluster. The lock of `folder`, the sweep's own, is held meanwhile.
-
-    Returns why runs failed, by the names of their folders.
-    """
+    runs: Sequence[Run], config: ClusterConfig, folder: Path, logs: Path, started: Started, ended: Ended, notify: Notify
+) -> None:
+    """Plays all runs on the cluster. The lock of `folder`, the sweep's own, is held meanwhile."""
     logs.mkdir(parents=True, exist_ok=True)
-    with connected(config), token_in(folder) as token:
+    with connected(config), shared_token(folder.absolute()) as token:
         plan = make_plan(config, nodes(), concurrency=len(runs), uses_gpu=True)
         notify(f"cluster of {plan.cluster}: up to {plural(plan.workers, 'run')} at the same time")
-        tasks = Tasks(plan, config.timeout_s, notify)
-        check_shared(folder, tasks.on_each_node(problem_here, token))
+        made_of = (Surroundings.here(gpus=plan.gpus_per_worker), token)
+        pool = WorkerPool.on_ray(
+            RunWorker, made_of, plan, most=1, spare_calls=1, timeout_s=config.timeout_s, say=notify
+        )  # fmt: skip
+        with closing(Actors(pool)) as workers:
 
-        def play(run: Run) -> str | None:
-            order, log = order_of(run, wait_s=WAIT_S), log_of(run, logs).absolute()
-            try:
-                failure: str | None = tasks.call(run.folder.name, _play, order, log, token, plan.gpus_per_worker)
-            except WorkLostError as error:
-                return str(error)
-            return failure
+            def play(run: Run) -> str | None:
+                order, log, losses = order_of(run, wait_s=WAIT_S), (logs / f"{run.folder.name}.log").absolute(), 0
+                while True:
+                    try:
+                        failure: str | None = workers.do("play", order, log)
+                        return failure
+                    except WorkerLostError as error:
+                        losses += 1
+                        if losses == MAX_LOSSES:
+                            return f"its worker on the cluster was lost {losses} times ({error})"
 
-        return several_at_a_time(runs, plan.workers, play, tasks.stop, started, ended)
-
-
-def _play(order: Mapping[str, Any], log: Path, token: Token, gpus: float) -> str | None:
-    """Plays a run on the node that this is called on, with this many of its GPUs; returns why it failed."""
-    if not gpus:
-        hide_gpus()
-    if (problem := problem_here(token)) is not None:  # it may have joined after the others were checked
-        return f"a node of the cluster cannot play it: {problem}"
-    return play_in_child(order, log, [], token.working_folder)
+            several_at_a_time(runs, plan.workers, play, workers.close, started, ended)
 
 
 # The process itself.

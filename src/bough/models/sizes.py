@@ -18,7 +18,6 @@ from bough.files import open_file, read_json
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 LAYERS = re.compile(r"^(num|n)_(\w+_)?layers?$|^(encoder|decoder)_layers$")
-COUNTS = re.compile(rf"{LAYERS.pattern}|experts$")
 # A model may have weights that its files do not have, such as a head of its own: never more than as many again.
 MOST = 2
 # As many weights may be packed into one number, or as many tensors be made of one.
@@ -59,14 +58,15 @@ def outline(source: Path | str, config: Any, build: Callable[[], Any]) -> Any:
             return build()
     assert folder is not None
     about = folder / CONFIG
-    with torch.device("meta"), _at_most(about, config, shapes):
+    with torch.device("meta"), _at_most(about, shapes):
         model = build()
     packed = getattr(config, "quantization_config", None) is not None
     for name, weight in () if packed else model.named_parameters():
         if name in shapes and weight.numel() > math.prod(shapes[name]):
-            raise _misfit(about, config, name, tuple(weight.shape), shapes[name])
-    if (total := model.num_parameters()) > _total(shapes) * (PACKED if packed else MOST):
-        raise _too_large(about, config, f"{total} weights", shapes)
+            sizes = f"{list(weight.shape)}, but the weights beside it have {list(shapes[name])}"
+            raise InputError(f"{about}: {name} would be {sizes}")
+    if (total := model.num_parameters()) > sum(map(math.prod, shapes.values())) * (PACKED if packed else MOST):
+        raise _too_large(about, f"{total} weights", shapes)
     return model
 
 
@@ -108,7 +108,7 @@ def _folder(source: Path | str) -> Path | None:
 
 
 @contextmanager
-def _at_most(about: Path, config: Any, shapes: Shapes) -> Iterator[None]:
+def _at_most(about: Path, shapes: Shapes) -> Iterator[None]:
     """Within it, InputError as soon as modules have far more tensors than the files, not after a million layers."""
     from torch.nn.modules.module import register_module_parameter_registration_hook
 
@@ -118,7 +118,7 @@ def _at_most(about: Path, config: Any, shapes: Shapes) -> Iterator[None]:
         nonlocal made
         made += weight is not None
         if made > PACKED * len(shapes):
-            raise _too_large(about, config, f"{made} tensors or more", shapes)
+            raise _too_large(about, f"{made} tensors or more", shapes)
 
     handle = register_module_parameter_registration_hook(count)
     try:
@@ -127,28 +127,10 @@ def _at_most(about: Path, config: Any, shapes: Shapes) -> Iterator[None]:
         handle.remove()
 
 
-def _total(shapes: Shapes) -> int:
-    return sum(map(math.prod, shapes.values()))
-
-
-def _misfit(about: Path, config: Any, name: str, wanted: tuple[int, ...], found: tuple[int, ...]) -> InputError:
-    odd = [size for size in wanted if size not in found]
-    numbers = dict(_numbers(config.to_dict()))
-    settings = [setting for setting, value in numbers.items() if value in odd]
-    if not settings:  # a size may be a product, such as that of heads and their width
-        parts = {v: setting for setting, v in numbers.items() if v > 1 and any(size % v == 0 for size in odd)}
-        settings = [parts[max(parts)]] if parts else []
-    by = f" ({', '.join(f'{setting} {numbers[setting]}' for setting in settings)})" if settings else ""
-    return InputError(f"{about}: {name} would be {list(wanted)}{by}, but the weights beside it have {list(found)}")
-
-
-def _too_large(about: Path, config: Any, size: str, shapes: Shapes) -> InputError:
-    numbers = dict(_numbers(config.to_dict()))
-    counts = [f"{setting} {value}" for setting, value in numbers.items() if COUNTS.search(setting)]
-    by = f" ({', '.join(counts)})" if counts else ""
+def _too_large(about: Path, size: str, shapes: Shapes) -> InputError:
+    numbers = sum(map(math.prod, shapes.values()))
     return InputError(
-        f"{about} describes a model of {size}{by}, but the files beside it have {_total(shapes)} weights in "
-        f"{len(shapes)} tensors"
+        f"{about} describes a model of {size}, but the files beside it have {numbers} weights in {len(shapes)} tensors"
     )
 
 

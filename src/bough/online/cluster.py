@@ -55,17 +55,18 @@ class ClusterSampler:
         self._stack = AsyncExitStack()
         self._sent: Future[None] | None = None
         spec = WorkerSpec(environment_class, PolicyAgents.of(config, policy), config.limits)
-        trains_on_gpu, learners = policy.device.type == "cuda", config.cluster.learners
+        learners = config.cluster.learners
+        trains_on_gpu = policy.device.type == "cuda" and config.cluster.gpus_per_worker is None
         opened = cluster_runner(
             config.cluster,
             spec,
             concurrency=config.rollouts.concurrency,
             uses_gpu=True,
             # Each learner trains on a GPU. A user who sets the GPUs of a worker may share it.
-            reserved_gpus=learners if trains_on_gpu and learners > 1 and config.cluster.gpus_per_worker is None else 0,
+            reserved_gpus=learners if trains_on_gpu and learners > 1 else 0,
             # A single learner is the driver, which is not a process of Ray's.
             reserved_cpus=learners if learners > 1 else 0,
-            driver_gpu=(policy.device.index or 0) if trains_on_gpu and learners == 1 else None,
+            trains_here=trains_on_gpu and learners == 1,
         )
         self.runner = loop.run(self._stack.enter_async_context(opened))
 

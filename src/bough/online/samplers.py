@@ -233,10 +233,6 @@ class MeteredEngine:
     def policy(self) -> str:
         return self._engine.policy
 
-    @property
-    def streams(self) -> bool:
-        return bool(getattr(self._engine, "streams", False))
-
     async def generate(self, episode: str, prompt_ids: list[int], **asked: Any) -> Generated:
         self._meter.request()
         num_tokens = 0

@@ -143,9 +143,7 @@ def read_stage(folder: Path) -> Stage:
     if verb not in training:
         raise InputError(f"{run.config}: these are not the settings of a training stage ({', '.join(training)})")
     ledgers = read_json(run.ledger, [])
-    train_file, mixture = settings.get("train_file"), settings.get("mixture")
-    files = [read_data(str(one), folder) for one in mixture.values()] if isinstance(mixture, dict) and mixture else []
-    mixed = Data(", ".join(one.name for one in files), sources=tuple(files)) if files else None
+    train_file = settings.get("train_file")
     return Stage(
         folder,
         verb,
@@ -153,7 +151,7 @@ def read_stage(folder: Path) -> Stage:
         [ledger for ledger in ledgers if isinstance(ledger, dict)] if isinstance(ledgers, list) else [],
         read_json(run.report, {}),
         MetricsFile.read(run.metrics),
-        read_data(str(train_file), folder) if train_file else mixed,
+        read_data(str(train_file), folder) if train_file else None,
     )
 
 

@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 import yaml
@@ -48,7 +47,7 @@ from bough.models.resolve import stamp
 from bough.rollouts.agents import NO_EXPERT
 from bough.rollouts.runner import Attempt, Images, Runner, spare_what_is_loaded
 from bough.terminal import console
-from bough.types import Task, Trajectory
+from bough.types import Trajectory
 
 # Characters that are kept of an error.
 MAX_REASON = 1000
@@ -263,23 +262,22 @@ class Collection:
         self._new = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         weights = stamp(config.agent.model, config.agent.adapter)
         try:
-            if self._is_ours():
+            begun = self.trajectories.exists() and self.trajectories.stat().st_size > 0
+            if begun and (self.path / SETTINGS).exists():  # one without an episode has no settings to keep
                 if config.overwrite:
                     self._clear()
                 else:
-                    self._agree(config)
-                    self._same_weights(config.agent.model, weights)
+                    self._agree(config, weights)
             refuse_links(self.trajectories, self.path / IMAGES)
             self.path.mkdir(parents=True, exist_ok=True)
-            settings = yaml.safe_dump(self._shown(config), sort_keys=False, allow_unicode=True)
-            write_atomically(self.path / SETTINGS, settings)
+            shown = without_absolute(config.recorded(), self.path)
+            write_atomically(self.path / SETTINGS, yaml.safe_dump(shown, sort_keys=False, allow_unicode=True))
             write_json(self.path / WEIGHTS, weights)
         except OSError as error:
             raise InputError(f"--output {self.path}: cannot be used as a folder: {error.strerror}") from None
         self._writer = Writer(self.trajectories, batch_s=0.0)
         self._disk = ThreadPoolExecutor(1, "bough-collection")  # one thread: episodes are appended to one file
         self.finished = {record.id: digest(record.task) for record in self}
-        self._digests: dict[str, tuple[Task, str]] = {}
 
     def __iter__(self) -> Iterator[Trajectory]:
         """Every recorded episode, read one at a time."""
@@ -289,9 +287,10 @@ class Collection:
     def missing(self, wanted: Iterable[Attempt]) -> list[Attempt]:
         """The episodes that are not recorded yet. One that was recorded for a different task is an InputError."""
         wanted = list(wanted)
-        others = [
-            one.id for one in wanted if one.id in self.finished and self.finished[one.id] != self._digest(one.task)
-        ]
+        known = [one for one in wanted if one.id in self.finished]
+        tasks = {id(one.task): one.task for one in known}  # attempts share theirs, and its data may be a whole game
+        digests = {key: digest(task) for key, task in tasks.items()}
+        others = [one.id for one in known if self.finished[one.id] != digests[id(one.task)]]
         if others:
             more = [f"and {len(others) - MAX_NAMED_TASKS} more"] if len(others) > MAX_NAMED_TASKS else []
             raise InputError(
@@ -303,7 +302,10 @@ class Collection:
     def add(self, trajectory: Trajectory, images: list[tuple[int, bytes]]) -> None:
         """Writes a finished episode, its images first."""
         if images:
-            folder = self.path / IMAGES / _file_name(trajectory.id)
+            plain = re.sub(r"[^\w#-]+", "_", trajectory.id)[:60]
+            # A digest keeps similar ids apart.
+            name = plain if plain == trajectory.id else f"{plain}-{text_digest(trajectory.id, size=4)}"
+            folder = self.path / IMAGES / name
             folder.mkdir(parents=True, exist_ok=True)
             refuse_links(folder)
             names = []
@@ -315,7 +317,7 @@ class Collection:
             trajectory = trajectory.model_copy(update={"info": {**trajectory.info, "images": names}})
         self._writer.write(trajectory)
         self._writer.flush()
-        self.finished[trajectory.id] = self._digest(trajectory.task)
+        self.finished[trajectory.id] = digest(trajectory.task)
 
     def add_in_thread(self, trajectory: Trajectory, images: list[tuple[int, bytes]]) -> Awaitable[None]:
         """Like `add`, without the event loop waiting for the disk.
@@ -359,9 +361,7 @@ class Collection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._disk.shutdown()
         self._writer.close()
         if error is not None and not self.finished:
@@ -369,25 +369,6 @@ class Collection:
             for folder in self._new:
                 with suppress(OSError):  # something else is in it by now
                     folder.rmdir()
-
-    def _digest(self, task: Task) -> str:
-        """The task's digest, computed once: all attempts share the task, and its data may be a whole game."""
-        known = self._digests.get(task.id)
-        if known is None or known[0] is not task:
-            known = self._digests[task.id] = task, digest(task)
-        return known[1]
-
-    def _is_ours(self) -> bool:
-        """Whether a collection was begun here. One without an episode has no settings to keep."""
-        try:
-            return self.trajectories.stat().st_size > 0 and (self.path / SETTINGS).exists()
-        except FileNotFoundError:
-            return False
-
-    def _shown(self, config: CollectConfig) -> dict[str, Any]:
-        """The settings without absolute paths."""
-        values: dict[str, Any] = without_absolute(config.recorded(), self.path)
-        return values
 
     def _clear(self) -> None:
         """Removes the collection; other files in the folder stay. Raises an error while another process adds to it."""
@@ -400,9 +381,16 @@ class Collection:
         for name in (TRAJECTORIES, SETTINGS, REPORT, RESCORED, WEIGHTS, IMAGES):
             remove(self.path / name)
 
-    def _agree(self, config: CollectConfig) -> None:
-        """A collection resumes only with the settings it was begun with."""
-        old = without_absolute(_settings(self.path / SETTINGS), self.path)
+    def _agree(self, config: CollectConfig, weights: list[list[str | int]]) -> None:
+        """A collection resumes only with its settings, and with its weights: a folder may have been trained again."""
+        file = self.path / SETTINGS
+        try:
+            values = YamlFile.read(file).values
+            if not values:
+                raise InputError(f"{file}: the file is empty")
+        except InputError as error:
+            raise InputError(f"{error}; the settings of the episodes beside it are unknown: {WAY_OUT}") from None
+        old = without_absolute(flattened(CollectConfig, values), self.path)
         new = without_absolute(config.flat_dump(), self.path)
         changed = sorted(key for key in new if key not in FREE and old.get(key) != new[key])
         if changed:
@@ -410,11 +398,8 @@ class Collection:
                 f"{self.path} contains episodes recorded with different settings; {WAY_OUT}:",
                 [f"{key} was {old.get(key)!r}, now {new[key]!r}" for key in changed],
             )
-
-    def _same_weights(self, model: str, now: list[list[str | int]]) -> None:
-        """The recorded episodes must be those of the present weights: a folder may have been trained again."""
-        note = self.path / WEIGHTS
-        if note.exists() and _json(note) != now:
+        if (self.path / WEIGHTS).exists() and _json(self.path / WEIGHTS) != weights:
+            model = config.agent.model
             raise InputError(f"{model} has changed since its episodes in {self.path} were played; {WAY_OUT}")
 
 
@@ -430,25 +415,9 @@ def _lines(file: BinaryIO, place: dict[str, int]) -> Iterator[tuple[int, int, in
         offset += len(line)
 
 
-def _settings(file: Path) -> dict[str, Any]:
-    try:
-        values = YamlFile.read(file).values
-        if not values:
-            raise InputError(f"{file}: the file is empty")
-    except InputError as error:
-        raise InputError(f"{error}; the settings of the episodes beside it are unknown: {WAY_OUT}") from None
-    return flattened(CollectConfig, values)
-
-
 def _json(file: Path) -> Any:
     """The content of the file; None if it cannot be read."""
     try:
         return read_json(file)
     except (OSError, ValueError):
         return None
-
-
-def _file_name(text: str) -> str:
-    """An episode's id as a folder's name; a digest keeps similar ids apart."""
-    plain = re.sub(r"[^\w#-]+", "_", text)[:60]
-    return plain if plain == text else f"{plain}-{text_digest(text, size=4)}"

@@ -173,10 +173,17 @@ async def play(
         if replayed is None:
             record.begin(await environment.start())
         else:
-            environment = await _replay(environment, replayed)
+            await replay(lambda _: environment, *replayed)
             record.resume(replayed)
         chat = agent.enter(environment, episode=episode or id, seed=seed)
-        await _all_turns(record, environment, chat, limits)
+        async with asyncio.timeout(limits.episode_timeout_s) as clock:
+            await _turns(record, environment, chat, limits)
+    except TimeoutError as error:
+        if not clock.expired():
+            raise EngineError(f"the answer raised {type(error).__name__}: {error}") from error
+        record.stop = "episode_timeout"
+    except ReplayError as error:
+        raise EnvironmentFailedError(f"a recorded episode cannot be replayed: {error}") from error
     except ContextFullError:
         record.stop = "context_full"
     except NoAdviceError:
@@ -186,23 +193,6 @@ async def play(
             chat.close()
         await environment.close()
     return record.trajectory(agent.name), record.images
-
-
-async def _replay(environment: Isolated, replayed: Replayed) -> Isolated:
-    try:
-        return await replay(lambda _: environment, *replayed)
-    except ReplayError as error:
-        raise EnvironmentFailedError(f"a recorded episode cannot be replayed: {error}") from error
-
-
-async def _all_turns(episode: Episode, environment: Isolated, chat: Chat, limits: LimitsConfig) -> None:
-    try:
-        async with asyncio.timeout(limits.episode_timeout_s) as clock:
-            await _turns(episode, environment, chat, limits)
-    except TimeoutError as error:
-        if not clock.expired():
-            raise EngineError(f"the answer raised {type(error).__name__}: {error}") from error
-        episode.stop = "episode_timeout"
 
 
 async def _turns(episode: Episode, environment: Isolated, chat: Chat, limits: LimitsConfig) -> None:
@@ -221,13 +211,10 @@ async def _turns(episode: Episode, environment: Isolated, chat: Chat, limits: Li
 def _given_up(turns: list[Turn], limits: LimitsConfig) -> str | None:
     """The reason to stop an agent that makes no progress, if there is one."""
     latest = turns[-limits.max_repeats :] if limits.max_repeats else []
-    if len(latest) == limits.max_repeats > 0 and all(_same(turn, latest[0]) for turn in latest):
+    # Compare actions, not the thoughts before them; a reply without an action is compared as a whole.
+    did = {turn.action if turn.action is not None else reply_text(turn.reply) for turn in latest}
+    repeated = len(did) == 1 and all(turn.observation == latest[0].observation for turn in latest)
+    if len(latest) == limits.max_repeats > 0 and repeated:
         return "loop"
     errors = [turn.error for turn in turns[-limits.max_errors :]] if limits.max_errors else []
     return turns[-1].error if len(errors) == limits.max_errors > 0 and all(errors) else None
-
-
-def _same(left: Turn, right: Turn) -> bool:
-    # Compare actions, not the thoughts before them; a reply without an action is compared as a whole.
-    did = [turn.action if turn.action is not None else reply_text(turn.reply) for turn in (left, right)]
-    return did[0] == did[1] and left.observation == right.observation

@@ -33,16 +33,6 @@ class ClusterLostError(BoughError):
     """The cluster has not had a single worker for too long."""
 
 
-class StartsFailedError(ClusterLostError):
-    """No worker survives its start."""
-
-    def __init__(self, count: int, error: Exception) -> None:
-        super().__init__(
-            f"workers die while they start, {count} in a row: {error}. Often it is too little memory: lower --workers. "
-            "Ray's logs say more, in /tmp/ray/session_latest/logs on the node"
-        )
-
-
 @contextmanager
 def connected(config: ClusterConfig) -> Iterator[None]:
     """Connects to the cluster of the settings and disconnects at the end. A connection that exists is used and kept."""
@@ -312,86 +302,37 @@ def _room(node: Resources, gpus: float) -> int:
     return min(by_cpu, by_gpu)
 
 
-# The GPU that the driver trains on, taken from Ray so that no worker is put on it.
-# Ray counts the GPUs of its nodes, and does not know of a driver that uses one of them.
+# The GPU that the driver trains on, taken from Ray so that no worker is put on it. Ray counts the GPUs of its nodes,
+# and does not know of a driver that uses one of them.
 
 # A GPU that Ray has not given after this long is used by others.
 HOLD_S = 30.0
 
 
 class _Holder:
-    """An actor that only has a GPU, or a part of one."""
+    """An actor that only has a GPU."""
 
-    def gpus(self) -> list[str]:
-        return [str(one) for one in import_ray().get_runtime_context().get_accelerator_ids()["GPU"]]
-
-
-def driver_share(config: ClusterConfig, gpus: float) -> float:
-    """What the driver gets of its GPU, in a cluster with this many of them.
-
-    That is a whole GPU, or a part as large as a worker's where workers share GPUs. It is nothing where the
-    workers that the settings ask for need all GPUs.
-    """
-    if not config.gpus_per_worker:  # workers take what is left, or none
-        return 1.0
-    share = min(config.gpus_per_worker, 1.0)
-    left = gpus - (config.workers or 1) * config.gpus_per_worker
-    return share if left >= share - 1e-9 else 0.0
+    def ready(self) -> None:
+        pass
 
 
 @contextmanager
-def held_gpu(config: ClusterConfig, index: int, say: Callable[[str], None]) -> Iterator[float]:
-    """Takes the GPU with this index for this process; yields how much of it. What was chosen is said."""
+def held_gpu(say: Callable[[str], None]) -> Iterator[float]:
+    """Takes a GPU of this machine from Ray, the first that is free; yields how many it has."""
     ray = import_ray()
-    node, resources = ray.get_runtime_context().get_node_id(), nodes_by_id()
-    here = resources.get(node, {}).get("GPU", 0)
-    if not here:  # Ray has no GPU of this machine, so no worker can be put on it
+    node = ray.get_runtime_context().get_node_id()
+    if not nodes_by_id().get(node, {}).get("GPU", 0):  # Ray has no GPU of this machine, so no worker is put on it
         yield 0.0
         return
-    name, share = _name(index), driver_share(config, sum(one.get("GPU", 0) for one in resources.values()))
-    if not share:
-        say(f"training runs on GPU {name} of this machine, which Ray also gives to workers: they need all GPUs")
-        yield 0.0
-        return
-    holder = _hold(ray, node, share, name, most=int(here / share + 1e-9))
-    if holder is None:
-        say(f"training runs on GPU {name} of this machine, which others use through Ray: `ray status` shows how much")
-    elif share < 1:
-        say(f"training runs on GPU {name} of this machine beside workers, and counts as {share:g} GPUs")
-    else:
-        say(f"training runs on GPU {name} of this machine; workers use other GPUs, or CPUs")
+    here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
+    holder = ray.remote(_Holder).options(num_cpus=0, num_gpus=1, scheduling_strategy=here).remote()
+    held = 1.0
     try:
-        yield share
+        ray.get(holder.ready.remote(), timeout=HOLD_S)
+    except ray.exceptions.RayError:
+        held = 0.0
+        say("training runs on a GPU of this machine that others use through Ray: `ray status` shows how much")
+    try:
+        yield held
     finally:
-        if holder is not None:
-            ray.kill(holder)
-
-
-def _hold(ray: Any, node: str, share: float, name: str, most: int) -> Any:
-    """An actor that has the GPU of this name. Ray chooses GPUs itself, so up to `most` actors are tried.
-
-    Where names cannot be compared it has any GPU of the node, so that their number is right. None where all are used.
-    """
-    strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
-    remote = ray.remote(_Holder).options(num_cpus=0, num_gpus=share, max_restarts=0, scheduling_strategy=strategy)
-    tried, kept = [], None
-    for _ in range(most):
-        tried.append(remote.remote())
-        try:
-            names = ray.get(tried[-1].gpus.remote(), timeout=HOLD_S)
-        except ray.exceptions.RayError:
-            break
-        if name in names:
-            kept = tried[-1]
-            break
-        kept = kept or tried[-1]
-    for one in tried:
-        if one is not kept:
-            ray.kill(one)
-    return kept
-
-
-def _name(index: int) -> str:
-    """The name of a GPU on its machine. This process may see only some of them."""
-    seen = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    return seen[index] if index < len(seen) else str(index)
+        ray.kill(holder)

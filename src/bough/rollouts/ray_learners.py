@@ -15,7 +15,6 @@ import sys
 import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from bough.errors import BoughError, InputError
 from bough.event_loop import Interrupts, request_stop
 from bough.policy.processes import ProcessLostError, packed_error
 from bough.rollouts.ray import ClusterLostError, connected, import_ray, nodes
-from bough.rollouts.ray_workers import Surroundings
+from bough.rollouts.ray_workers import Surroundings, shared_token
 from bough.terminal import console
 from bough.training.run import Trained
 
@@ -97,7 +96,7 @@ def train_with_learners(config: C, cluster: OnlineClusterConfig, train: Callable
     """
     if not Path(config.output_dir).is_absolute():
         config = config.model_copy(update={"output_dir": Path(config.output_dir).absolute()})
-    with connected(cluster), _token(Path(config.output_dir)) as token:
+    with connected(cluster), shared_token(Path(config.output_dir)) as token:
         ray = import_ray()
         plan = plan_learners(cluster.learners, nodes())
         console.announce(str(plan))
@@ -147,21 +146,6 @@ def result(
     for rank, error in errors.items():
         raise BoughError(f"learner {rank + 1} of {count} failed: {error}; --resume continues the run") from error
     raise BoughError(f"Ray Train could not run the learners: {_first_line(failure)}") from failure
-
-
-@contextmanager
-def _token(folder: Path) -> Iterator[Path]:
-    """A file in the run folder by which a learner can tell that it sees the same disk."""
-    token = folder / f".learners-{uuid.uuid4().hex}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        token.write_text(token.name, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"--output-dir {folder} cannot be written to: {error.strerror}") from None
-    try:
-        yield token
-    finally:
-        token.unlink(missing_ok=True)
 
 
 class Fit(threading.Thread):

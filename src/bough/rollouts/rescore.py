@@ -34,12 +34,18 @@ def rescore(agent: Agent, trajectories: Iterable[Trajectory], count: int) -> Res
     chosen = _spread(trajectories, count)
     if policy is None or not chosen:
         return Rescored()
-    calls = [call for _, _, call in chosen]
-    found = trained_logprobs(policy, calls)
+    import torch
+
+    with torch.no_grad():
+        found = [values.tolist() for values in policy.logprobs([call for _, _, call in chosen])]
     by_episode: dict[str, dict[int, list[float]]] = {}
-    for (episode, turn, _), values in zip(chosen, found, strict=True):
+    gaps: list[float] = []
+    for (episode, turn, call), values in zip(chosen, found, strict=True):
         by_episode.setdefault(episode, {})[turn] = values
-    return Rescored(by_episode, logprob_gap(calls, found))
+        gaps += [abs(new - old) for new, old in zip(values, call.logprobs or (), strict=True)]
+    mean, largest = math.fsum(gaps) / len(gaps), max(gaps)
+    numbers = {"rescored_tokens": len(gaps), "logprob_gap_mean": mean, "logprob_gap_max": largest}
+    return Rescored(by_episode, numbers)
 
 
 def sampled_calls(trajectories: Iterable[Trajectory], count: int) -> list[Call]:
@@ -58,25 +64,3 @@ def _calls(trajectories: Iterable[Trajectory]) -> Iterator[tuple[str, int, Call]
         for number, turn in enumerate(trajectory.turns):
             if turn.call is not None and turn.call.logprobs and turn.call.completion_ids:
                 yield trajectory.id, number, turn.call
-
-
-def trained_logprobs(policy: Policy, calls: list[Call]) -> list[list[float]]:
-    """What training would compute for the answered tokens of each call."""
-    import torch
-
-    with torch.no_grad():
-        return [values.tolist() for values in policy.logprobs(calls)]
-
-
-def logprob_gap(calls: list[Call], trained: list[list[float]]) -> dict[str, Any]:
-    """The mean and the largest absolute difference over the answered tokens of `calls`, which were sampled."""
-    gaps = [
-        abs(new - old)
-        for call, values in zip(calls, trained, strict=True)
-        for new, old in zip(values, call.logprobs or (), strict=True)
-    ]
-    return {
-        "rescored_tokens": len(gaps),
-        "logprob_gap_mean": math.fsum(gaps) / len(gaps),
-        "logprob_gap_max": max(gaps),
-    }

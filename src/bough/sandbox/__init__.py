@@ -9,5 +9,5 @@
 A worker is a pair of programs: on the host `worker.py`, which sends requests and watches
 memory; inside an isolated environment made by bubblewrap or the kernel's namespaces, a
 keeper (`inside/`) that forks a process for each program and kills everything that is left
-of it. `remote.py` sends programs to a SandboxFusion server instead.
+of it.
 """

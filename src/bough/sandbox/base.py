@@ -10,7 +10,7 @@ from bough.errors import BoughError, InputError
 
 # How the host answers a question that a program asks while it runs.
 Answer = Callable[[str], Awaitable[str]]
-Killed = Literal["time", "cpu", "memory", "garbage", "idle"]
+Killed = Literal["time", "cpu", "memory", "garbage"]
 
 
 class SandboxError(BoughError):
@@ -48,8 +48,7 @@ class Result:
     """The result of one program or cell.
 
     `value` is the repr of a last expression, as a notebook shows it, `error` the traceback.
-    `killed` says which limit ended the program (`idle`: its session was ended to make room
-    for another, and the cell was not run). A cell that ran out of time but could be
+    `killed` says which limit ended the program. A cell that ran out of time but could be
     interrupted has `timed_out`, and its session continues. `alive` is whether the session
     still has its names.
     """

@@ -23,8 +23,8 @@ SOURCE = str(Path(__file__).parents[2])
 REFUSAL = (
     "this machine does not allow sandboxes, so code that a model wrote is not run here. "
     "Install bubblewrap (apt-get install bubblewrap), or allow user namespaces "
-    "(sysctl kernel.unprivileged_userns_clone=1; in a container, --security-opt seccomp=unconfined), "
-    "or use a remote sandbox (sandbox_url). To run such code without isolation, pass --options unsafe_no_sandbox=true"
+    "(sysctl kernel.unprivileged_userns_clone=1; in a container, --security-opt seccomp=unconfined). "
+    "To run such code without isolation, pass --options unsafe_no_sandbox=true"
 )
 
 
@@ -111,9 +111,7 @@ def _set_uid(program: str) -> bool:
 def check_platform() -> None:
     """Raises `NoSandboxError` on anything but Linux, whose kernel provides the isolation and the limits."""
     if sys.platform != "linux":
-        raise NoSandboxError(
-            f"the sandbox needs Linux, and this is {sys.platform}; use a remote sandbox instead (sandbox_url)"
-        )
+        raise NoSandboxError(f"the sandbox needs Linux, and this is {sys.platform}; use a machine or container with it")
 
 
 def choose(*, unsafe: bool = False, wanted: Isolation | None = None) -> Isolation:

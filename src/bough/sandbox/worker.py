@@ -14,7 +14,7 @@ from typing import Any
 
 from bough.sandbox import group
 from bough.sandbox.base import Answer, BrokenError, Result, SandboxError, SandboxLimits
-from bough.sandbox.inside import frames, processes
+from bough.sandbox.inside import frames, kernel
 from bough.sandbox.isolation import Isolation, command
 
 START_S = 120.0  # a keeper may have large packages to load first
@@ -65,7 +65,10 @@ class SandboxWorker:
         try:
             await asyncio.wait_for(self._receive(), START_S)
         except (SandboxError, TimeoutError) as error:
-            complaint = await self._complaint()
+            self._kill_processes()
+            assert self._process.stderr is not None
+            complaint = self._process.stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
+            self.kill()
             raise SandboxError(f"the sandbox did not start ({self.isolation}): {complaint or error}") from error
         except BaseException:
             self.kill()
@@ -82,13 +85,11 @@ class SandboxWorker:
         try:
             asks = answer is not None
             request = {"op": "run", "code": code, "timeout_s": timeout_s, "keep": keep, "asks": asks}
-            outcome = await asyncio.wait_for(self._ask(request, answer), timeout_s + GRACE_S)
-            return self._result(outcome)
-        except TimeoutError:
-            self.kill()
-            raise BrokenError(f"the sandbox did not answer within {timeout_s + GRACE_S:g} s") from None
-        except BaseException:
+            return self._result(await asyncio.wait_for(self._ask(request, answer), timeout_s + GRACE_S))
+        except BaseException as error:
             self.kill()  # an answer that arrives later would be taken for that of the next request
+            if isinstance(error, TimeoutError):
+                raise BrokenError(f"the sandbox did not answer within {timeout_s + GRACE_S:g} s") from None
             raise
         finally:
             self._busy.clear()
@@ -113,9 +114,7 @@ class SandboxWorker:
             self._watch.cancel()
         with contextlib.suppress(AttributeError):
             self._writer.close()
-        for pid in [self._process.pid, *processes.descendants(self._process.pid)]:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+        self._kill_processes()
         self._process.wait()
         assert self._process.stderr is not None
         self._process.stderr.close()
@@ -124,6 +123,12 @@ class SandboxWorker:
             self._group.remove()
         if self._folder is not None:
             self._folder.cleanup()
+
+    def _kill_processes(self) -> None:
+        assert self._process is not None
+        for pid in [self._process.pid, *kernel.descendants(self._process.pid)]:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
 
     @property
     def pid(self) -> int | None:
@@ -173,9 +178,9 @@ class SandboxWorker:
 
     def _held_mb(self) -> float:
         """The memory of all processes in the sandbox, and of the data in their sockets."""
-        below = processes.descendants(self._process.pid) if self._process else []
-        sockets_mb = processes.sockets_mb(below[0]) if below and self.isolation != "none" else 0.0
-        return processes.memory_mb(below) + sockets_mb
+        below = kernel.descendants(self._process.pid) if self._process else []
+        sockets_mb = kernel.sockets_mb(below[0]) if below and self.isolation != "none" else 0.0
+        return kernel.memory_mb(below) + sockets_mb
 
     def _own_mb(self) -> float:
         """The memory that a keeper itself may use, its warm-up included."""
@@ -185,19 +190,9 @@ class SandboxWorker:
         try:
             self.clean = answer.pop("clean") is True
             texts = {key: _text(answer.pop(key)) for key in ("stdout", "stderr", "value", "error")}
-            result = Result(**texts, **answer)  # type: ignore[arg-type]
+            return Result(**texts, **answer)  # type: ignore[arg-type]
         except (KeyError, TypeError) as error:
             raise BrokenError(f"the sandbox's answer has an unexpected form: {error}") from error
-        return result
-
-    async def _complaint(self) -> str:
-        assert self._process is not None and self._process.stderr is not None
-        for pid in [self._process.pid, *processes.descendants(self._process.pid)]:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        lines = self._process.stderr.read().decode(errors="replace").strip().splitlines()
-        self.kill()
-        return lines[-1] if lines else ""
 
 
 def _text(value: object) -> str | None:

@@ -10,7 +10,7 @@ import torch
 from bough.config.groups import SamplingConfig
 from bough.engines.base import EngineError
 from bough.engines.local.engine import AdapterEngine
-from bough.engines.local.general import UNCACHED
+from bough.engines.local.general import Ways
 from bough.errors import InputError
 from bough.policy.adapters import AdapterWeights, Lora, LoraPair
 from bough.policy.policy import Policy
@@ -38,7 +38,7 @@ def engine_of(policies: dict[str, Policy], policy: Policy | None = None, **optio
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["base", "own adapter"])
-@pytest.mark.parametrize("options", [{}, {"layout": "rows", "max_length": 200}, {"layout": "general"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"layout": "general"}], ids=str)
 def test_log_probabilities_are_those_of_the_episodes_adapter_alone(policies, options, own):
     """Also beside a policy's own adapter, folded or not, which then belongs to episodes without a name."""
     policies = dict(policies)
@@ -104,7 +104,7 @@ def test_models_with_their_own_cache_and_any_kind_of_layer_take_adapters():
 def test_models_without_a_cache_take_adapters(policies):
     """All tokens are read again each time, in one pass for the episodes of one adapter."""
     engine = engine_of(policies, layout="general")
-    engine.reader.ways = UNCACHED
+    engine.reader.ways = Ways(together=True)
     names = ["blue", "", "red", "blue"]
     played = run(engine, *(play_as(engine, name, f"{i}", 1, SAMPLING, START) for i, name in enumerate(names)))
     for name, calls in zip(names, played, strict=True):
@@ -137,9 +137,8 @@ def test_episodes_of_one_name_but_different_adapters_are_different_episodes(poli
     assert left == [("blue", "same")]
 
 
-@pytest.mark.parametrize("options", [{}, {"layout": "rows", "max_length": 200}], ids=str)
-def test_an_adapter_can_be_replaced_and_removed(policies, options):
-    engine = engine_of({"": policies[""], "it": policies["red"], "other": policies["grey"]}, **options)
+def test_an_adapter_can_be_replaced_and_removed(policies):
+    engine = engine_of({"": policies[""], "it": policies["red"], "other": policies["grey"]})
 
     async def one(name):
         [(ids, drawn)] = await play_as(engine, name, "e", 1, SAMPLING, START)
@@ -247,13 +246,10 @@ def test_an_adapter_as_an_engine_of_its_own(policies):
     engine = engine_of(policies)
     red, base = AdapterEngine(engine, "red"), AdapterEngine(engine, "")
     assert (red.policy, base.policy) == ("local+red", "local")
-    assert red.streams
 
     async def all_of_it():
         asked = {"sampling": SAMPLING, "seed": 3, "stop_ids": []}
-        seen: list[int] = []
-        drawn = await red.generate("e", START, on_tokens=seen.extend, **asked)
-        assert seen == drawn.completion_ids
+        drawn = await red.generate("e", START, **asked)
         await red.close()
         again = await engine.generate("e", START, adapter="red", **asked)
         base.release("e")
@@ -295,8 +291,6 @@ def test_what_else_is_refused(policies):
         engine.set_adapter("bad", bad)
     with pytest.raises(InputError, match="needs a name"):
         engine.set_adapter("", AdapterWeights({}))
-    with pytest.raises(InputError, match="needs a name"):
-        engine.remove_adapter("")
     with pytest.raises(InputError, match=f"no adapter 'bad'; set are: {', '.join(map(repr, sorted(LORAS)))}"):
         engine.remove_adapter("bad")
     run(engine)
@@ -320,7 +314,7 @@ def test_a_layer_that_reads_some_of_the_tokens_is_refused_unless_passes_have_one
 
 @pytest.mark.bit_exact
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("options", [{}, {"layout": "rows", "max_length": 200}, {"layout": "general"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"layout": "general"}], ids=str)
 def test_an_adapter_that_has_diverged_fails_alone(policies, options, temperature):
     """Its answers are errors. Those of others are the same beside it, and after it where it was."""
     sampling = SamplingConfig(max_new_tokens=6, temperature=temperature)

@@ -5,7 +5,7 @@ from torch import nn
 
 from bough.engines.local.adapters import Slots
 from bough.engines.local.engine import LocalEngine
-from bough.engines.local.fold import Fold, Joined, base, folded, folds_into, pays, rounded_at_random
+from bough.engines.local.fold import Fold, Joined, base, folded, pays, rounded_at_random
 from bough.errors import InputError
 from bough.policy.adapters import ACTOR, Lora, LoraPair
 from bough.policy.policy import Policy
@@ -110,15 +110,6 @@ def outputs(both: list[nn.Module]) -> torch.Tensor:
         return torch.cat([layer(X) for layer in both], 1)
 
 
-def test_in_the_weights_or_beside_them_the_adapter_computes_what_the_layers_do():
-    both = layers()
-    for fold in (True, False):
-        joined = Joined(both, torch.float32, fold=fold)
-        assert joined.folded == fold and (joined.down_RI is None) == fold
-        assert torch.allclose(joined(X), outputs(both), atol=1e-5)
-    assert not torch.equal(joined.weight_OI[:8], Joined(both, torch.float32).weight_OI[:8])
-
-
 def test_the_newest_adapter_is_folded_in_place_and_only_once():
     both = layers()
     joined = Joined(both, torch.float32)
@@ -156,11 +147,6 @@ def test_each_token_has_its_own_adapter_and_the_policys_is_one_of_them():
     plain[:, 8:] += X @ red.down_RI.T @ red.up_OR.T
     assert torch.allclose(out[[0, 2]], outputs(both)[[0, 2]], atol=1e-5)
     assert torch.allclose(out[1], plain[1], atol=1e-5)
-
-
-def test_a_type_that_would_lose_the_adapter_keeps_it_beside_the_weights():
-    joined = Joined(layers(torch.float16), torch.float16)
-    assert not joined.folded and joined.down_RI is not None
 
 
 STEP = 2.0**-7  # from 1 to the next bfloat16
@@ -211,7 +197,3 @@ def test_weights_in_32_bits_are_first_what_they_are_computed_with():
     weight_OI = torch.randn(8, 64, generator=generator())
     nothing = torch.zeros(1, 64), torch.zeros(8, 1)
     assert torch.equal(folded(weight_OI, *nothing, torch.bfloat16, generator()), weight_OI.bfloat16())
-
-
-def test_float16_is_left_alone():
-    assert folds_into(torch.bfloat16) and folds_into(torch.float32) and not folds_into(torch.float16)

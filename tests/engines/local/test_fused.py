@@ -36,8 +36,7 @@ def _kernels_of_this_machine(monkeypatch):
     if DEVICE == "cuda":
         return
     monkeypatch.setitem(sys.modules, "bough.engines.local.kernels", plain_kernels)
-    for name in ("bough.engines.local.fused", "bough.engines.local.fused"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.delitem(sys.modules, "bough.engines.local.fused", raising=False)
     monkeypatch.setattr(paths, "_fits_fused", lambda _: True)
 
 
@@ -67,8 +66,8 @@ def engine_of(policy: Policy, **options) -> LocalEngine:
 @pytest.mark.parametrize("family", ["llama", "qwen3", "qwen2", "mistral", "granite"])
 def test_log_probabilities_are_those_that_training_computes(family, lora):
     policy = small_policy(family, lora=lora)
-    engine = engine_of(policy, layout="pages", fold=family != "llama")
-    assert any(joined.folded for joined in engine.path.decoder.joined()) == (lora and family != "llama")
+    engine = engine_of(policy, layout="pages")
+    assert any(joined.folded for joined in engine.path.decoder.joined()) == lora
     played = run(engine, *(play(engine, f"{i}", 2, SAMPLING, START) for i in range(EPISODES)))
     assert engine.scheduler.num_shared > 0
     assert scored(policy, [call for calls in played for call in calls]) < 1e-4
@@ -90,10 +89,10 @@ def test_an_adapter_where_none_is_known_is_left_to_its_own_code():
     run(engine)
 
 
-def test_pages_and_rows_draw_the_same():
+def test_pages_and_the_general_path_draw_the_same():
     policy = small_policy("qwen3")
     drawn = []
-    ways = [("rows", False), ("pages", False), *([("pages", True)] if DEVICE == "cuda" else [])]
+    ways = [("general", False), ("pages", False), *([("pages", True)] if DEVICE == "cuda" else [])]
     for layout, graphs in ways:
         engine = engine_of(policy, layout=layout, graphs=graphs, max_length=400)
         played = run(engine, *(play(engine, f"{i}", 2, SAMPLING, START) for i in range(EPISODES)))
@@ -125,11 +124,9 @@ def test_stops_lengths_temperatures_and_cuts_are_each_episodes_own():
         assert not {9, 10, 11} & set(each.completion_ids[:-1])
         assert each.finish == ("stop" if each.completion_ids[-1] in (9, 10, 11) else "length")
     assert any(each.finish == "stop" for each in drawn)
-    rows = engine_of(policy, layout="rows", max_length=100)
-    engine = rows
-    assert [each.completion_ids for each in run(rows, *(one(i) for i in range(16)))] == [
-        each.completion_ids for each in drawn
-    ]
+    engine = engine_of(policy, layout="general", max_length=100)
+    again = run(engine, *(one(i) for i in range(16)))
+    assert [each.completion_ids for each in again] == [each.completion_ids for each in drawn]
 
 
 def test_after_the_weights_changed_the_new_ones_are_used():
@@ -188,21 +185,12 @@ def test_choices_are_as_frequent_as_their_probabilities():
 
 
 @on_cuda
-def test_in_16_bits_it_is_as_close_as_rounding_allows():
-    policy = small_policy("qwen3", dtype=torch.bfloat16)
+@pytest.mark.parametrize("lora", [False, True])
+def test_in_16_bits_it_is_as_close_as_rounding_allows(lora):
+    policy = small_policy("qwen3", lora=lora, dtype=torch.bfloat16)
     engine = engine_of(policy, layout="pages")
     played = run(engine, *(play(engine, f"{i}", 2, SAMPLING, START) for i in range(EPISODES)))
     assert scored(policy, [call for calls in played for call in calls]) < 0.3
-
-
-@on_cuda
-def test_in_16_bits_an_adapter_in_the_weights_is_as_close_as_one_beside_them():
-    policy = small_policy("qwen3", lora=True, dtype=torch.bfloat16)
-    for fold in (True, False):
-        engine = engine_of(policy, layout="pages", fold=fold)
-        assert all(joined.folded == fold for joined in engine.path.decoder.joined())
-        played = run(engine, *(play(engine, f"{i}", 2, SAMPLING, START) for i in range(EPISODES)))
-        assert scored(policy, [call for calls in played for call in calls]) < 0.3
 
 
 @on_cuda

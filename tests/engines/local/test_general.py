@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from bough.config.groups import SamplingConfig
-from bough.engines.local.caches import CacheBatch
 from bough.engines.local.draw import SamplingParams, cuts, draw, uniform
 from bough.engines.local.general import SNAPSHOTS, GeneralReader, GeneralStore, Ways
 from bough.errors import InputError
@@ -153,9 +152,8 @@ def test_a_history_that_is_rewritten_continues_from_the_last_prompt_end_that_sti
 
     kept: list[int] = []
     (calls,) = run(engine, turns())
-    # First the end of the first prompt, whose last token is read again: a draw follows from it. A snapshot was
-    # then taken where the second parted from what was drawn, and the third continues from there.
-    assert kept == [0, 49, 50]
+    # The end of the first prompt, whose last token is read again: a draw follows from it.
+    assert kept == [0, 49, 49]
     assert_plain(hybrid, calls)
 
 
@@ -207,25 +205,6 @@ def test_an_episode_keeps_few_snapshots_and_always_the_earliest(hybrid):
     assert (lengths[0], lengths[-1]) == (39, 39 + 5 * 9)
 
 
-def test_tasks_with_the_same_system_prompt_read_it_once(hybrid):
-    """The states after it are kept as soon as a second prompt is seen to part from the first there."""
-    engine = small_engine(hybrid, layout="general")
-    system = prompt("system", 64)
-    asked = [[*system, *prompt(f"task {i}", 20)] for i in range(4)]
-    engine.pause()  # all come before the first is read
-
-    async def all_of_them():
-        calls = [engine.generate(f"{i}", ids, sampling=SAMPLING, seed=i, stop_ids=[]) for i, ids in enumerate(asked)]
-        waiting = asyncio.gather(*calls)
-        await asyncio.sleep(0)
-        engine.resume()
-        return await waiting
-
-    (drawn,) = run(engine, all_of_them())
-    assert engine.scheduler.num_shared == 3 * 64
-    assert_plain(hybrid, [(ids, i, SAMPLING, one) for i, (ids, one) in enumerate(zip(asked, drawn, strict=True))])
-
-
 def test_an_adapter_is_sampled_with_and_without_folding():
     model = add_actor(decoder("lfm2"), Lora(r=4))
     with torch.no_grad():
@@ -259,68 +238,48 @@ def test_new_weights_are_used_after_renew(hybrid):
     assert_plain(policy, [(ids, 0, SAMPLING, drawn)])
 
 
-def test_rotary_frequencies_that_change_with_the_length_drop_what_was_cached_before():
-    """A token's log-probability is that of the model on the tokens up to it, before and after the change at 60."""
-    policy = Policy(decoder("phi3_turning")).eval()
-    engine = small_engine(policy)
-    sampling = SamplingConfig(max_new_tokens=12)
-    ids = prompt("system", 54)
-    (drawn,) = run(engine, engine.generate("e", ids, sampling=sampling, seed=0, stop_ids=[]))
-    for place, logprob in enumerate(drawn.logprobs):
-        record = Call(prompt_ids=ids + drawn.completion_ids[:place], completion_ids=drawn.completion_ids[place:])
-        short = record.model_copy(update={"completion_ids": record.completion_ids[:1]})
-        with torch.no_grad():
-            hidden = policy.decoder(input_ids=torch.tensor([short.prompt_ids]), use_cache=False).last_hidden_state
-            expected = policy.base.lm_head(hidden[0, -1]).log_softmax(-1)[short.completion_ids[0]]
-        assert abs(float(expected) - logprob) < 1e-4
-
-
 @pytest.mark.parametrize("continues", [True, False])
 def test_a_prompt_that_is_read_in_chunks_or_token_by_token_leaves_the_same_snapshots(hybrid, continues):
     engine = small_engine(hybrid, layout="general")
-    engine.reader.ways = Ways("whole", continues=continues, together="padded")
+    engine.reader.ways = Ways(True, continues, True)
     engine.path.runner.chunk = 30 if continues else 1 << 40
     start = prompt("task", 84)
     longer = [*start, *prompt("more", 40)]
     third = [*longer[:114], *prompt("other", 20)]
-    calls = in_turn(engine, ("e", start), ("e", longer), ("e", third), ("e", [*third[:114], 7, 8]))
-    # The end of the first prompt; where the second parted from the answer; where the third parted from the second,
-    # which is also where a chunk ends.
-    assert engine.scheduler.num_kept == 83 + 84 + 114
+    calls = in_turn(engine, ("e", start), ("e", longer), ("e", third), ("e", [*third, 7, 8]))
+    # The end of the first prompt twice, then that of the third.
+    assert engine.scheduler.num_kept == 83 + 83 + 133
     assert_plain(hybrid, calls)
 
 
-@pytest.mark.parametrize("family", ["minimax", "dynamic", "rwkv", "jamba", "llama4_tuned"])
-def test_what_a_model_cannot_do_with_its_cache_is_found_by_trying(family):
+@pytest.mark.parametrize(
+    ("family", "ways"),
+    [
+        ("minimax", Ways(together=True)),
+        ("dynamic", Ways()),
+        ("rwkv", Ways(together=True)),
+        ("jamba", Ways(cached=True, together=True)),
+        ("llama4_tuned", Ways(cached=True, continues=True)),
+        ("qwen3_5", Ways(True, True, True)),
+    ],
+)
+def test_what_a_model_cannot_do_with_its_cache_is_found_by_trying(family, ways):
     policy = Policy(decoder(family)).eval()
-    ways = {
-        "minimax": Ways(cache="own"),
-        "dynamic": Ways(),
-        "rwkv": Ways(cache="own", continues=True),
-        "jamba": Ways(cache="whole", together="padded"),
-        "llama4_tuned": Ways(cache="whole", continues=True, together="equal"),
-    }
     engine = small_engine(policy)
-    assert engine.reader.ways == ways[family]
+    assert engine.reader.ways == ways
     played = run(engine, *(play(engine, f"{i}", 2, SAMPLING, prompt("system", 34)) for i in range(3)))
+    assert (engine.scheduler.num_kept > 0) == ways.cached
     assert scored(policy, [call for calls in played for call in calls]) < 1e-4
 
 
-def test_a_model_without_any_cache_reads_all_tokens_again(hybrid):
-    reader = GeneralReader(hybrid, ways=Ways(together="padded"))
-    engine = small_engine(hybrid, layout="general")
-    engine.path.runner.reader = engine.path.store.reader = reader
-    played = run(engine, *(play(engine, f"{i}", 2, SAMPLING, prompt("system", 34)) for i in range(3)))
-    assert engine.scheduler.num_kept == engine.scheduler.num_shared == 0
-    assert scored(hybrid, [call for calls in played for call in calls]) < 1e-4
-
-
-def test_a_sealed_cache_is_neither_joined_nor_cut_back():
-    sealed = CacheBatch([torch.zeros(1, 3)], [4])
-    assert sealed.sealed and not sealed.croppable
-    with pytest.raises(TypeError, match="cannot hold several episodes"):
-        CacheBatch.joined([sealed, sealed.copy()])
-    assert sealed.num_bytes == (0, 12)
+def test_an_episode_ends_where_the_rotary_frequencies_change():
+    """What was cached before could not be used after it."""
+    engine = small_engine(Policy(decoder("phi3_turning")).eval())
+    assert engine.max_length == 60
+    (drawn,) = run(
+        engine, engine.generate("e", prompt("e", 54), sampling=SamplingConfig(max_new_tokens=12), seed=0, stop_ids=[])
+    )
+    assert (len(drawn.completion_ids), drawn.finish) == (6, "length")
 
 
 def test_an_idle_episode_does_not_hold_on_to_those_it_was_stepped_with(hybrid):

@@ -1,3 +1,4 @@
+import os
 import random
 
 import pytest
@@ -92,7 +93,7 @@ def test_a_product_whose_bits_depend_on_the_number_of_rows_is_found(
 def test_with_some_of_the_cores_layers_stay_as_they_are(layer: nn.Linear, monkeypatch: pytest.MonkeyPatch):
     """The Arm Compute Library would take all of them."""
     monkeypatch.setattr(packed, "_on_arm", lambda: True)
-    monkeypatch.setattr(packed, "_num_cores", lambda: 3)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
     linears = PackedLinears([layer])
     try:
         for threads, patched in ((1, True), (2, False), (3, True)):

@@ -95,10 +95,10 @@ def test_an_answer_continues_with_new_weights_and_other_episodes_start_afresh(lo
         loop.run(each.close())
 
 
-@pytest.mark.parametrize(("fold", "layout"), [(True, "rows"), (False, "rows"), (False, "general")])
+@pytest.mark.parametrize(("fold", "layout"), [(True, None), (False, None), (False, "general")])
 @pytest.mark.parametrize("under_way", [True, False], ids=["during a turn", "between turns"])
 def test_a_later_turn_is_computed_with_the_weights_that_it_names(
-    loop: BackgroundLoop, fold: bool, layout: Layout, under_way: bool
+    loop: BackgroundLoop, fold: bool, layout: Layout | None, under_way: bool
 ):
     """Keys and values of earlier turns must not outlive the weights that computed them."""
     playing = engine(fold, layout)

@@ -29,8 +29,8 @@ def count_replies() -> Callable[[list[Message]], str]:
 class FakeEngine:
     """`gate`, while it is closed, holds back every reply; `asked` and `opened` say what came, unless it forgets.
 
-    One that `streams` tells its replies character by character, before the gate. `offset` is added to
-    sampled tokens: a text that is encoded again has other tokens, except in the chat that sampled it.
+    `offset` is added to sampled tokens: a text that is encoded again has other tokens, except in the chat
+    that sampled it.
     """
 
     say: Callable[[list[Message]], str] = field(default_factory=count_replies)
@@ -41,9 +41,7 @@ class FakeEngine:
     opened: list[str] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
     cancelled: int = 0
-    waiting: bool = False
     forgets: bool = False
-    streams: bool = False
     offset: int = 0
 
     def open(self, episode: str, *, seed: int) -> "FakeChat":
@@ -72,25 +70,18 @@ class FakeChat:
         *,
         sampling: SamplingConfig | None = None,
         seed: int = 0,
-        on_text: Callable[[str], None] | None = None,
     ) -> Answer:
         asked = {"messages": messages, "tools": tools, "sampling": sampling, "seed": seed, "chat": self.episode}
         if not self.engine.forgets:
             self.engine.asked.append(asked)
         try:
             await asyncio.sleep(0)
-            text = self.engine.say(messages) if self.engine.streams else None
-            if text is not None and on_text is not None:
-                for character in text:
-                    on_text(character)
-                    await asyncio.sleep(0)
-            self.engine.waiting = True
             if self.engine.gate is not None:
                 await self.engine.gate.wait()
         except asyncio.CancelledError:
             self.engine.cancelled += 1
             raise
-        text = self.engine.say(messages) if text is None else text
+        text = self.engine.say(messages)
         prompt_text = rendered(messages)
         known = len(self.seen_text) if prompt_text.startswith(self.seen_text) else 0
         prompt = [*(self.seen if known else []), *prompt_text[known:].encode()]

@@ -60,7 +60,7 @@ def test_the_openai_client_talks_streams_and_calls_tools():
             assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "A mug."
             assert chunks[-1].usage.completion_tokens == 6
             assert [model.id async for model in ai.models.list()] == ["fake"]
-            with pytest.raises(openai.BadRequestError, match="tool_choice must be"):
+            with pytest.raises(openai.BadRequestError, match="tool_choice is 'required'"):
                 await ai.chat.completions.create(model="m", messages=messages, tool_choice="required")
             trajectory = await recorder.end("s", SessionOutcome(success=True))
         # The tools came with the second request: the first is a conversation of its own.
@@ -85,18 +85,14 @@ def test_an_agent_in_plain_python():
     asyncio.run(play())
 
 
-# The beginning of a reply of x's: how many of them come in one piece depends on the event loop.
-TEXT = b'"x'
-
-
-@pytest.mark.parametrize("begun", [None, b": waiting", TEXT])
+@pytest.mark.parametrize("begun", [None, b": waiting"])
 def test_a_client_that_hangs_up_stops_its_generation_and_no_other(begun: bytes | None, monkeypatch: pytest.MonkeyPatch):
-    """Before its stream has begun, or after, with text or without."""
-    if begun == b": waiting":
+    """Before its stream has begun, or after."""
+    if begun:
         monkeypatch.setattr(app, "KEEP_ALIVE_S", 0.001)
 
     async def play() -> None:
-        recorder = make_recorder(engine := FakeEngine(lambda _: "xxxxx", gate=asyncio.Event(), streams=begun == TEXT))
+        recorder = make_recorder(engine := FakeEngine(lambda _: "xxxxx", gate=asyncio.Event()))
         async with served(recorder) as endpoint, openai_client(endpoint, "stays") as ai:
             staying = asyncio.create_task(ai.chat.completions.create(model="m", messages=[user("Hi")]))  # type: ignore[list-item]
             host, port = endpoint.address.removeprefix("http://").split(":")

@@ -1,16 +1,10 @@
-import json
 import random
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
-from typing import Any
 
 import pytest
 
-from bough.environments.base import Environment, EnvironmentFailedError
+from bough.environments.base import Environment
 from bough.environments.registry import find
-from bough.environments.tasks import configured
 from bough.errors import InputError
 from bough.types import Task
 from tests.environments.adapters.playing import ScriptedAgent, collected, played, problems, some_tasks
@@ -18,46 +12,15 @@ from tests.later import Later
 
 if find_spec("textarena") is None:
     pytest.skip("textarena is not installed", allow_module_level=True)
-opponents = Later("bough.environments.adapters.textarena")
-textarena_modules = Later("bough.environments.adapters.textarena")
+adapter = Later("bough.environments.adapters.textarena")
 
 
 def guessing() -> type[Environment]:
     return find("textarena:GuessTheNumber-v0")
 
 
-def tic_tac_toe(**settings: Any) -> type[Environment]:
-    return configured(find("textarena:TicTacToe-v0"), settings)
-
-
-class Server(BaseHTTPRequestHandler):
-    """A model that always takes the first free cell, or fails."""
-
-    broken = False
-    asked: list[Any] = []
-
-    def do_POST(self) -> None:
-        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.asked.append(request)
-        available = request["messages"][-1]["content"].rpartition("Available Moves:")[2]
-        free = [cell for cell in range(9) if f"'[{cell}]'" in available]
-        content = f"<think>Any will do.</think>I take [{free[0]}]."
-        body = b"no JSON" if self.broken else json.dumps({"choices": [{"message": {"content": content}}]}).encode()
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        return
-
-
-@pytest.fixture
-def server() -> Iterator[str]:
-    Server.broken, Server.asked = False, []
-    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as listening:
-        threading.Thread(target=listening.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{listening.server_port}/v1"
-        listening.shutdown()
+def tic_tac_toe() -> type[Environment]:
+    return find("textarena:TicTacToe-v0")
 
 
 def test_a_game_for_one_is_won_by_searching():
@@ -114,31 +77,11 @@ def test_random_opponents_and_agents_make_legal_moves_only():
 
 
 def test_legal_moves_are_what_the_game_accepts_with_any_numbers():
-    game, _ = textarena_modules.make_game("TicTacToe-v0")
+    game, _ = adapter.make_game("TicTacToe-v0")
     game.reset(num_players=2, seed=0)
     game.step("[4]")
-    found = opponents.legal_moves(game, "For example, '[4]' or [north]", random.Random(0), most=100)
+    found = adapter.legal_moves(game, "For example, '[4]' or [north]", random.Random(0), most=100)
     assert sorted(found) == [f"[{cell}]" for cell in (0, 1, 2, 3, 5, 6, 7, 8)]
-
-
-def test_a_fixed_model_is_the_opponent(server: str):
-    environment_class = tic_tac_toe(opponent=server, opponent_model="champion")
-    seen = played(environment_class, Task(id="t", seed=1, data={"player": 1}), "[4]", "[2]", "[6]")
-    assert seen[-1].success and seen[-1].reward == 1.0, "the model takes 0 and 1, then 3; the agent has 2, 4 and 6"
-    assert [request["model"] for request in Server.asked] == ["champion"] * 3
-    roles = [message["role"] for message in Server.asked[-1]["messages"]]
-    assert roles == ["user", "assistant", "user", "assistant", "user"]
-    assert "[Player 1] [4]" in Server.asked[1]["messages"][-1]["content"]
-
-
-def test_an_opponent_that_fails_is_not_held_against_the_agent(server: str):
-    Server.broken = True
-    environment_class = tic_tac_toe(opponent=server)
-    tally, kept = collected(environment_class, some_tasks(environment_class, 2, player=0))
-    assert not kept and tally.faults == {"environment": 2}
-    assert all("gave no move" in reason for reason in tally.lost.values())
-    with pytest.raises(EnvironmentFailedError, match="gave no move"):
-        played(tic_tac_toe(opponent="http://127.0.0.1:9/v1"), Task(id="t", seed=1, data={"player": 1}))
 
 
 @pytest.mark.parametrize(

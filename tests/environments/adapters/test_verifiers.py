@@ -203,33 +203,6 @@ def test_uv_of_the_environment_is_put_on_the_path(monkeypatch: pytest.MonkeyPatc
     assert os.environ["PATH"] == f"{tmp_path}{os.pathsep}/bin"
 
 
-def test_a_cancelled_episode_is_cancelled_on_the_loop_of_the_episodes():
-    made = import_module(f"{ADAPTERS}.verifiers")
-
-    async def run() -> list[str]:
-        loop, begun, ended = made.EpisodeLoop(), asyncio.Event(), list[str]()
-        here = asyncio.get_running_loop()
-
-        async def episode() -> None:
-            try:
-                here.call_soon_threadsafe(begun.set)
-                await asyncio.Event().wait()
-            finally:
-                for _ in range(10_000):  # ending a process takes a while
-                    await asyncio.sleep(0)
-                ended.append("harness ended")
-
-        first, second = (asyncio.ensure_future(loop.run(episode())) for _ in range(2))
-        await begun.wait()
-        first.cancel()
-        await asyncio.wait([first])
-        await loop.close()
-        await asyncio.wait([second], timeout=30)
-        return ended
-
-    assert asyncio.run(run()) == ["harness ended"] * 2
-
-
 def test_an_unknown_taskset_is_said():
     with pytest.raises(InputError, match="environment 'verifiers:nothing' raised KeyError"):
         find("verifiers:nothing")

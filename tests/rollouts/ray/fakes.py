@@ -91,7 +91,7 @@ class Launcher:
     def pool(self, workers: int = 2, timeout_s: float = 60.0, room: int = 2) -> WorkerPool:
         """A pool of these workers. Each node has the resources for `room` of them."""
         return WorkerPool(
-            self, Plan(workers, 1, 0, 4, workers), timeout_s=timeout_s,
+            self, Plan(workers, 1, 0, 4, workers), most=8, timeout_s=timeout_s,
             room=lambda: dict.fromkeys(self.nodes, room), say=self.said.append,
         )  # fmt: skip
 

@@ -56,8 +56,11 @@ def on_both(number: int) -> Adder:
 def test_every_worker_has_an_object_of_its_own():
     with started(on_both) as (actors, launcher):
         one, other = actors.living()
-        assert actors.gather({one: one.start("add", 1), other: other.start("add", 2)}) == {one: 11, other: 12}
-        assert actors.gather({one: one.start("add", 5)}) == {one: 16} and actors.living() == [one, other]
+        assert actors.gather({one: actors.start(one, "add", 1), other: actors.start(other, "add", 2)}) == {
+            one: 11,
+            other: 12,
+        }
+        assert actors.gather({one: actors.start(one, "add", 5)}) == {one: 16} and actors.living() == [one, other]
     assert all(worker.closed and worker.killed for worker in launcher.made)
 
 
@@ -66,8 +69,10 @@ def test_a_lost_worker_has_no_result_is_counted_once_and_replaced():
         one, other = actors.living()
         launcher.made[0].die()
         for _ in range(2):
-            assert actors.gather({one: one.start("add", 1), other: other.start("add", 0)}) == {other: 10}
-        assert actors.losses == 1 and one.lost and not other.lost
+            assert actors.gather({one: actors.start(one, "add", 1), other: actors.start(other, "add", 0)}) == {
+                other: 10
+            }
+        assert actors.losses == 1 and one.lost.is_set() and not other.lost.is_set()
         assert launcher.said == ["a worker on host-a was lost; its work is done elsewhere (ActorDiedError: killed)"]
         assert [worker.number for worker in actors.living()] == [2, 3] and actors.living()[0] is other
 
@@ -76,7 +81,7 @@ def test_an_error_of_the_object_is_raised_as_it_is():
     with started(on_both) as (actors, _):
         one, _ = actors.living()
         with pytest.raises(ValueError, match=r"^only up$"):
-            actors.gather({one: one.start("add", -1)})
+            actors.gather({one: actors.start(one, "add", -1)})
         assert actors.losses == 0
 
 
@@ -90,7 +95,7 @@ def test_work_begins_without_a_node_that_cannot_be_used():
         while len(launcher.made) < 3:  # the third one would start on another node
             time.sleep(0.001)
         (only,) = actors.living()
-        assert actors.gather({only: only.start("add", 1)}) == {only: 11}
+        assert actors.gather({only: actors.start(only, "add", 1)}) == {only: 11}
     assert launcher.said == ["host-b is left out: no browser"]
 
 

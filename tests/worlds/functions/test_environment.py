@@ -123,6 +123,14 @@ def test_a_turn_with_more_gold_calls_than_steps_is_won_with_several_calls_per_re
     assert str(first).count("<tool_call>") == 2
 
 
+def test_the_expert_makes_the_gold_calls_that_are_missing(played: Play):
+    """One was made too early, and one that was not asked for changes nothing."""
+    first = [call("cd", folder="document"), call("pwd")]
+    _, _, _, make, move, end = played(BASE, *first, GOLD, GOLD, GOLD)
+    assert [make.messages[0].name, move.messages[0].name] == ["mkdir", "mv"]
+    assert end.info == {"check": "valid"} and end.progress == 0.25
+
+
 def test_too_many_replies_with_calls_in_one_turn_lose(played: Play):
     *_, last, end = played(ONE_TURN, *[call("displayCarStatus", option="fuel")] * (MAX_STEPS + 1))
     assert not last.done and end.terminated and end.success is False and end.stop == "step_limit"

@@ -11,8 +11,8 @@ import pytest
 from bough.types import ToolCall
 from bough.worlds.functions import benchmark, inside
 from bough.worlds.functions.back_ends import plain
-from bough.worlds.functions.benchmark import entries, entry, written
-from bough.worlds.functions.conversation import Conversation, gold_calls, gold_turns
+from bough.worlds.functions.benchmark import entries, entry
+from bough.worlds.functions.conversation import Conversation, gold_calls
 from tests.worlds.functions import official
 
 # The checks as they run in the sandbox, but in one process for all tasks.
@@ -77,32 +77,7 @@ def test_the_gold_calls_of_all_single_turn_tasks_win_but_for_those_that_cannot(b
 
 
 @pytest.mark.usefixtures("bfcl")
-def test_positional_arguments_get_their_names():
-    (_, _, sort, _) = gold_turns(entry("multi_turn_base_0"))
-    assert sort == [ToolCall(name="sort", arguments={"file_name": "final_report.pdf"})]
-
-
-@pytest.mark.usefixtures("bfcl")
 def test_arguments_that_may_be_left_out_are():
     assert gold_calls(entry("simple_python_0")) == [
         ToolCall(name="calculate_triangle_area", arguments={"base": 10, "height": 5})
     ]
-
-
-@pytest.mark.parametrize(
-    ("value", "schema", "set_name", "text"),
-    [
-        (True, {"type": "boolean"}, "simple_java", "true"),
-        (5, {"type": "long"}, "simple_java", "5L"),
-        (5, {"type": "integer"}, "simple_java", "5"),
-        (4.0, {"type": "float"}, "simple_javascript", "4.0"),
-        ("name", {"type": "String"}, "simple_java", "name"),
-        ([1, 2], {"type": "ArrayList", "items": {"type": "long"}}, "simple_java",
-         "new ArrayList<>(Arrays.asList(1L, 2L))"),
-        (["a", "b"], {"type": "Array", "items": {"type": "String"}}, "simple_java", "new String[]{a, b}"),
-        ({"a": 1}, {"type": "HashMap"}, "simple_java", 'new HashMap<String, Object>() {{ put("a", 1); }}'),
-        ({"a": [True, "b"]}, {"type": "dict"}, "simple_javascript", "{a: [true, 'b']}"),
-    ],
-)  # fmt: skip
-def test_values_are_written_in_their_language(value: Any, schema: dict[str, Any], set_name: str, text: str):
-    assert written(value, schema, set_name) == text

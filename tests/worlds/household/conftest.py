@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from bough.worlds.household.game import Game
-from bough.worlds.household.official import parse
+from bough.worlds.household.game import Game, parse
 from tests.shared_data import shared_data
 
 

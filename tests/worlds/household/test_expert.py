@@ -5,7 +5,7 @@ from itertools import islice
 import pytest
 
 from bough.worlds.household.engine import GameEngine
-from bough.worlds.household.expert import Expert, Memory, Move, Omniscience, progress
+from bough.worlds.household.expert import Expert, Memory, Move, progress
 from bough.worlds.household.game import KINDS, Game, Kind, Receptacle
 from bough.worlds.household.generate import generated, likely
 from tests.worlds.household.flat import (
@@ -22,8 +22,6 @@ from tests.worlds.household.flat import (
     played,
 )
 
-# What is needed to win when nothing has to be looked for, worked out by hand: go, take, (go, change,) go, (open,) put.
-LONGEST_PLAN = 11
 DOORS = ("cabinet", "drawer", "fridge", "microwave", "safe")
 
 
@@ -32,17 +30,17 @@ def step(engine: GameEngine, memory: Memory, move: Move) -> str:
     text, action = engine.step(move.command)
     if action is None:
         here = {engine.world.game.receptacles[i].name for i in engine.world.here}
-        assert not isinstance(memory, Omniscience) and move.command.removeprefix("go to ") in here, move
+        assert move.command.removeprefix("go to ") in here, move
         memory.refused(move.command)
     else:
         memory.note(action)
     return text
 
 
-def solve(game: Game, memory: type[Memory], limit: int = 100) -> list[tuple[str, str]]:
+def solve(game: Game, limit: int = 100) -> list[tuple[str, str]]:
     """The expert's thoughts and commands until it wins."""
     engine = GameEngine(game)
-    known, moves = memory(engine.world), []
+    known, moves = Memory(engine.world), []
     while not engine.won:
         move = Expert(known).next()
         assert move is not None and len(moves) < limit, f"the expert gives up after {moves}"
@@ -51,20 +49,13 @@ def solve(game: Game, memory: type[Memory], limit: int = 100) -> list[tuple[str,
     return moves
 
 
-def commands(game: Game, memory: type[Memory]) -> list[str]:
-    return [command for _, command in solve(game, memory)]
-
-
-def test_a_plan_goes_straight_to_the_thing_and_opens_what_is_closed():
-    only = (THINGS[0], *THINGS[2:])
-    assert commands(flat(things=only), Omniscience) == [
-        "go to drawer 1", "open drawer 1", "take apple 2 from drawer 1", "go to shelf 1", "move apple 2 to shelf 1",
-    ]  # fmt: skip
+def commands(game: Game) -> list[str]:
+    return [command for _, command in solve(game)]
 
 
 def test_who_explores_looks_in_likely_places_and_says_what_was_seen():
     only = (THINGS[0], *THINGS[2:])
-    thoughts, way = zip(*solve(flat(things=only), Memory), strict=True)
+    thoughts, way = zip(*solve(flat(things=only)), strict=True)
     assert way[0] == "go to countertop 1" and way[-2:] == ("go to shelf 1", "move apple 2 to shelf 1")
     assert thoughts[0] == "I need an apple. It may be at countertop 1, so I look there."
     assert thoughts[1] == f"I need an apple. There is none at countertop 1, so I look at {way[1][6:]}."
@@ -106,7 +97,7 @@ def test_what_was_not_shown_changes_no_move():
 def test_a_target_at_the_same_spot_is_examined_before_it_is_opened():
     receptacles = (*RECEPTACLES[:5], replace(RECEPTACLES[5], place=3, openable=True), RECEPTACLES[6])
     things = (THINGS[1], *THINGS[2:4])
-    assert commands(flat(receptacles=receptacles, things=things), Memory)[-5:] == [
+    assert commands(flat(receptacles=receptacles, things=things))[-5:] == [
         "take apple 1 from countertop 1", "go to shelf 1", "examine shelf 1", "open shelf 1", "move apple 1 to shelf 1",
     ]  # fmt: skip
 
@@ -121,12 +112,12 @@ def test_a_target_at_the_same_spot_is_examined_before_it_is_opened():
 )
 def test_a_thing_is_changed_on_its_way(kind: Kind, change: list[str]):
     take, put = ["go to countertop 1", "take apple 1 from countertop 1"], ["go to shelf 1", "move apple 1 to shelf 1"]
-    way = commands(flat(kind), Memory)
+    way = commands(flat(kind))
     assert [command for command in way if command != "go to sinkbasin 1"] == take + change + put
 
 
 def test_the_second_thing_joins_the_first():
-    thoughts, way = zip(*solve(flat("pick_two_obj_and_place"), Memory), strict=True)
+    thoughts, way = zip(*solve(flat("pick_two_obj_and_place")), strict=True)
     assert [command for command in way if command.startswith("move")] == [
         "move apple 1 to shelf 1", "move apple 2 to shelf 1",
     ]  # fmt: skip
@@ -136,22 +127,20 @@ def test_the_second_thing_joins_the_first():
 def test_of_two_shelves_the_one_where_the_first_thing_lies_is_chosen():
     receptacles = (*RECEPTACLES, Receptacle("shelf 2", "shelf", 7))
     things = (THINGS[0], replace(THINGS[1], place=7, inside=(7,)), *THINGS[2:])
-    assert commands(flat("pick_two_obj_and_place", receptacles=receptacles, things=things), Omniscience) == [
-        "go to drawer 1", "open drawer 1", "take apple 2 from drawer 1", "go to shelf 2", "move apple 2 to shelf 2",
-    ]  # fmt: skip
+    way = commands(flat("pick_two_obj_and_place", receptacles=receptacles, things=things))
+    assert "go to shelf 2" in way[:-5] and way[-1] == "move apple 2 to shelf 2"
 
 
 def test_of_two_sinks_the_one_at_hand_is_used():
     receptacles = (*RECEPTACLES, Receptacle("sinkbasin 2", "sinkbasin", 7))
     things = (replace(THINGS[1], inside=(SINK,)), *THINGS[2:])
-    way = commands(flat("pick_clean_then_place_in_recep", receptacles=receptacles, things=things), Memory)
+    way = commands(flat("pick_clean_then_place_in_recep", receptacles=receptacles, things=things))
     assert "clean apple 1 with sinkbasin 1" in way
 
 
 def test_the_lamp_is_used_last():
-    assert commands(flat("look_at_obj_in_light", "mug", "desklamp"), Omniscience) == [
-        "go to shelf 1", "take mug 1 from shelf 1", "go to desk 1", "use desklamp 1",
-    ]  # fmt: skip
+    way = commands(flat("look_at_obj_in_light", "mug", "desklamp"))
+    assert "take mug 1 from shelf 1" in way and way[-2:] == ["go to desk 1", "use desklamp 1"]
 
 
 def test_a_wrong_thing_in_the_hand_is_put_away_first():
@@ -169,15 +158,12 @@ def test_a_game_that_is_won_or_lost_has_no_next_move():
     stuck = flat(fits={type_: types - {"mug"} for type_, types in FITS.items()})
     lost = played(stuck, "go to shelf 1", "take mug 1 from shelf 1")
     assert Expert(Memory(lost.world)).next() is None
-    nothing = flat(things=THINGS[2:])
-    assert Expert(Omniscience(played(nothing).world)).next() is None
 
 
 @pytest.mark.parametrize("split", ["train", "seen", "unseen"])
-def test_generated_games_are_solved_by_plan_and_by_exploring(split: str):
+def test_generated_games_are_solved(split: str):
     for name, game in islice(generated(KINDS, split, 3), 120):
-        assert len(solve(game, Omniscience)) <= LONGEST_PLAN, name
-        assert len(solve(game, Memory)) <= 100, name
+        assert len(solve(game)) <= 100, name
 
 
 def test_a_thought_speaks_only_of_what_was_seen_or_named_at_the_start():
@@ -193,7 +179,7 @@ def test_a_thought_speaks_only_of_what_was_seen_or_named_at_the_start():
 
 
 def test_every_official_game_is_solved_within_35_turns(official_games: dict[str, Game]):
-    turns = [len(solve(game, Memory)) for game in official_games.values()]
+    turns = [len(solve(game)) for game in official_games.values()]
     assert len(turns) == 140 and max(turns) <= 35
 
 
@@ -201,8 +187,10 @@ def test_two_things_in_two_places_come_together():
     """Neither is nearer for good: the choice must not change while the expert walks from one to the other."""
     shelves = (*RECEPTACLES, Receptacle("shelf 2", "shelf", 7))
     apart = (replace(THINGS[0], place=2, inside=(5,)), replace(THINGS[1], place=7, inside=(7,)), *THINGS[2:])
-    way = commands(flat(kind="pick_two_obj_and_place", receptacles=shelves, things=apart), Omniscience)
-    assert way == ["go to shelf 2", "take apple 1 from shelf 2", "go to shelf 1", "move apple 1 to shelf 1"]
+    way = commands(flat(kind="pick_two_obj_and_place", receptacles=shelves, things=apart))
+    assert [command for command in way if command.startswith(("take", "move"))] == [
+        "take apple 1 from shelf 2", "move apple 1 to shelf 1",
+    ]  # fmt: skip
 
 
 def accepted(command: str, *before: str, game: Game | None = None) -> bool:
@@ -275,8 +263,6 @@ def test_what_a_receptacle_holds_is_known_once_it_was_looked_into():
     assert memory.knows({MUG}) and memory.where(MUG) == [], "it is in the hand"
     assert len(remembered("go to countertop 1").seen) == 1, "a neighbour at the same spot is not seen by going there"
     assert len(remembered("go to countertop 1", "examine sinkbasin 1").seen) == 2
-    memory = Omniscience(played(flat()).world)
-    assert memory.where(APPLE_2) == [DRAWER] and len(memory.seen) == 7
 
 
 def test_what_stands_at_one_spot_is_known_once_it_was_reached_or_refused():
@@ -286,9 +272,6 @@ def test_what_stands_at_one_spot_is_known_once_it_was_reached_or_refused():
     assert remembered("go to countertop 1", "look").at_hand == {COUNTERTOP, SINK}
     assert remembered("go to countertop 1", "go to sinkbasin 1", "go to shelf 1").at_hand == {SHELF}
     assert remembered("go to countertop 1", "go to drawer 9", "open fridge 1").at_hand == {COUNTERTOP}
-
-
-def test_whether_it_is_closed_is_known_once_it_was_shown():
     assert remembered("go to drawer 1").shown == {DRAWER}
     assert remembered("go to countertop 1", "go to sinkbasin 1").shown == {COUNTERTOP}
 
@@ -306,39 +289,26 @@ def course(kind: Kind, *commands: str, thing: str = "apple", target: str = "shel
     return values
 
 
-def test_finding_taking_and_placing_are_a_third_each():
-    way = (
-        "go to desk 1",
-        "go to countertop 1",
-        "take apple 1 from countertop 1",
-        "go to shelf 1",
-        "move apple 1 to shelf 1",
-    )
-    assert course("pick_and_place_simple", *way) == pytest.approx([0, 0, 1 / 3, 2 / 3, 2 / 3, 1])
+TAKE = ("go to countertop 1", "take apple 1 from countertop 1")
+PLACE = ("go to shelf 1", "move apple 1 to shelf 1")
+SECOND = ("go to drawer 1", "open drawer 1", "take apple 2 from drawer 1", "go to shelf 1", "move apple 2 to shelf 1")
+CLEAN = "clean apple 1 with sinkbasin 1"
 
 
-def test_putting_it_down_elsewhere_loses_what_taking_it_gained():
-    way = ("go to countertop 1", "take apple 1 from countertop 1", "move apple 1 to sinkbasin 1")
-    assert course("pick_and_place_simple", *way)[1:3] == pytest.approx([1 / 3, 2 / 3])
-    assert course("pick_and_place_simple", *way, "examine sinkbasin 1")[-1] == pytest.approx(1 / 3)
-
-
-def test_cleaning_is_a_quarter_and_a_dirty_thing_on_the_shelf_is_only_found():
-    way = (
-        "go to countertop 1", "take apple 1 from countertop 1", "clean apple 1 with sinkbasin 1",
-        "go to shelf 1", "move apple 1 to shelf 1",
-    )  # fmt: skip
-    assert course("pick_clean_then_place_in_recep", *way) == [0, 0.25, 0.5, 0.75, 0.75, 1]
-    assert course("pick_clean_then_place_in_recep", *way[:2], *way[3:])[-1] == 0.25
-
-
-def test_each_of_two_things_is_a_half():
-    way = (
-        "go to countertop 1", "take apple 1 from countertop 1", "go to shelf 1", "move apple 1 to shelf 1",
-        "go to drawer 1", "open drawer 1", "take apple 2 from drawer 1", "go to shelf 1", "move apple 2 to shelf 1",
-    )  # fmt: skip
-    expected = [0, 1 / 6, 1 / 3, 1 / 3, 1 / 2, 1 / 2, 2 / 3, 5 / 6, 5 / 6, 1]
-    assert course("pick_two_obj_and_place", *way) == pytest.approx(expected)
+@pytest.mark.parametrize(
+    ("kind", "way", "values"),
+    [
+        ("pick_and_place_simple", ("go to desk 1", *TAKE, *PLACE), [0, 0, 1 / 3, 2 / 3, 2 / 3, 1]),
+        ("pick_and_place_simple", (*TAKE, "move apple 1 to sinkbasin 1", "examine sinkbasin 1"),
+         [0, 1 / 3, 2 / 3, 0, 1 / 3]),
+        ("pick_clean_then_place_in_recep", (*TAKE, CLEAN, *PLACE), [0, 0.25, 0.5, 0.75, 0.75, 1]),
+        ("pick_clean_then_place_in_recep", (*TAKE, *PLACE), [0, 0.25, 0.5, 0.5, 0.25]),
+        ("pick_two_obj_and_place", (*TAKE, *PLACE, *SECOND),
+         [0, 1 / 6, 1 / 3, 1 / 3, 1 / 2, 1 / 2, 2 / 3, 5 / 6, 5 / 6, 1]),
+    ],
+)  # fmt: skip
+def test_progress_counts_what_is_found_taken_changed_and_placed(kind: Kind, way: tuple[str, ...], values: list[float]):
+    assert course(kind, *way) == pytest.approx(values)
 
 
 def test_the_lamp_counts_where_it_shines():

@@ -7,7 +7,7 @@ import pytest
 
 from bough.errors import InputError
 from bough.worlds.household.engine import GameEngine
-from bough.worlds.household.game import KINDS, Game, Kind, Receptacle, Wording
+from bough.worlds.household.game import KINDS, Kind
 from bough.worlds.household.generate import (
     SENTENCES,
     Split,
@@ -20,7 +20,6 @@ from bough.worlds.household.generate import (
     official,
     rooms,
 )
-from tests.worlds.household.flat import MUG, RECEPTACLES, flat
 from tests.worlds.household.problem import CONTENT
 
 
@@ -148,14 +147,3 @@ def test_the_statistics_of_rooms_are_complete():
     assert likely("mug", "toilet") == likely("unicorn", "shelf") == 0
     assert likely("bread", "countertop") > likely("bread", "fridge") > 0
     assert {thing for room in rooms().rooms for thing in room.things} == rooms().traits.keys()
-
-
-def test_a_game_survives_its_compact_form():
-    open_drawer = (*RECEPTACLES[:2], Receptacle("drawer 1", "drawer", 1, openable=True, opened=True), *RECEPTACLES[3:])
-    for game in (
-        flat(),
-        flat(receptacles=open_drawer),
-        flat(within=((3, MUG),), wording=Wording("put {o} in/on {r}", "You put the {o} in/on the {r}.", "Help!")),
-    ):
-        assert Game.from_data(json.loads(json.dumps(game.to_data()))) == game
-    assert flat().to_data().keys() == {"task", "goal", "start", "receptacles", "things", "fits"}

@@ -619,33 +619,10 @@ HONEST = {
     "it leaves after its definitions": (["assert f(1) == 2"], None, "", "import sys\ndef f(x): return x + 1\nif __name__ == '__main__': sys.exit()", 1.0),
 }  # fmt: skip
 
-# Answers to reasoning-gym's problems that would be evaluated: code, names of the scorer's own, the question itself.
-_WRITE = (
-    "__import__('os').write(251, (lambda d: len(d).to_bytes(4, 'big') + d)(b'{\"value\": \"1.0\", \"error\": null}'))"
-)
-_EXIT = "(lambda: __import__('os')._exit(0))()"
-_PATCH = "__import__('builtins').__dict__.update(float=lambda *a: 1.0) or 1"
-_CODE = {"a result written by hand": _WRITE, "an exit": _EXIT, "a patch": _PATCH}
+# Answers to reasoning-gym's problems that deceive its scorers.
 ANSWERS: dict[str, tuple[str, str]] = {
-    f"{name}: {what}": (name, text)
-    for name in (
-        "binary_matrix", "n_queens", "spiral_matrix", "string_insertion", "simple_integration",
-        "intermediate_integration", "polynomial_multiplication", "countdown", "puzzle24",
-    )
-    for what, text in _CODE.items()
-} | {
-    "string_insertion: a name of the scorer's": ("string_insertion", "oracle_answer"),
-    "string_insertion: an item of the scorer's": ("string_insertion", "entry['answer']"),
-    "binary_matrix: the solution": ("binary_matrix", "entry['metadata']['solution']"),
-    "spiral_matrix: a comprehension": ("spiral_matrix", "[x for x in entry['metadata']['solution']]"),
-    "n_queens: a name of the scorer's": ("n_queens", "[r.split() for r in valid_solutions[0].split(chr(10))]"),
-    "n_queens: a format": ("n_queens", "f'{valid_solutions[0]}'"),
-    "simple_integration: the question": ("simple_integration", "Integral(sympify(metadata['integrand']), x)"),
-    "simple_integration: a text that is evaluated": ("simple_integration", "sympify('x**2')"),
-    "intermediate_integration: the question": ("intermediate_integration", "Integral(x*sin(x), x)"),
-    "polynomial_multiplication: the question": ("polynomial_multiplication", "expand((x + 1)*(x - 1))"),
-    "polynomial_multiplication: an attribute": ("polynomial_multiplication", "x.__class__"),
-    "polynomial_multiplication: a tower of powers": ("polynomial_multiplication", "9**9**9**9"),
+    "countdown: an exit": ("countdown", "(lambda: __import__('os')._exit(0))()"),
+    "puzzle24: a patch": ("puzzle24", "__import__('builtins').__dict__.update(float=lambda *a: 1.0) or 1"),
     "countdown: a name": ("countdown", "target"),
     "countdown: another operator": ("countdown", "2**3"),
     "countdown: a factorial": ("countdown", "5!"),
@@ -662,8 +639,7 @@ ANSWERS: dict[str, tuple[str, str]] = {
     "coin_flip: not a number": ("coin_flip", "nan"),
     "game_of_life_halting: either": ("game_of_life_halting", "True or False"),
     "game_of_life_halting: anything": ("game_of_life_halting", "?"),
-    "polynomial_equations: not a number": ("polynomial_equations", "nan, nan"),
     "decimal_arithmetic: not a number": ("decimal_arithmetic", "NaN"),
     "game_of_life: a deep list": ("game_of_life", "[" * 9000 + "]" * 9000),
-    "number_sorting: code": ("number_sorting", f"[{_WRITE}]"),
+    "number_sorting: code": ("number_sorting", "[__import__('os')._exit(0)]"),
 }  # fmt: skip

@@ -7,13 +7,9 @@ from typing import Any
 import pytest
 
 from bough.data.lines import lines
-from bough.sandbox import remote
-from bough.sandbox.base import SandboxError
 from bough.sandbox.pool import Sandbox
-from bough.sandbox.remote import RemoteSandbox
 from bough.worlds.interpreter import Grade, code, problems, statements
 from bough.worlds.interpreter.code import Exam, Exchange
-from tests.sandbox.test_remote import url  # noqa: F401  a fixture
 from tests.shared_data import shared_data
 
 TWO_SUM = Exam(
@@ -102,27 +98,6 @@ def test_published_solutions_pass_their_tests_and_empty_ones_do_not(grade: Any):
         assert grade(block(row["completion"]), exam).success, row["task_id"]
         name = problem["entry"].removeprefix("Solution().")
         assert not grade(block(f"class Solution:\n    def {name}(self, **_):\n        pass"), exam).success
-
-
-def test_programs_are_graded_by_a_remote_sandbox_too(url: str):  # noqa: F811
-    exam = Exam(["assert f(1) == 2", "assert f(2) == 2"])
-
-    async def play(program: str) -> float:
-        sandbox = RemoteSandbox(url)
-        return (await code.grade(block(program), exam, sandbox, sandbox)).score
-
-    assert asyncio.run(play("from unittest.mock import ANY\ndef f(x): return ANY if x > 1 else x + 1")) == 0.5
-
-
-def test_a_remote_sandbox_that_cannot_be_had_is_told(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(remote, "RETRIES", 0)
-
-    async def play() -> None:
-        sandbox = RemoteSandbox("http://127.0.0.1:1")
-        await code.grade(block("x = 1"), TWO_SUM, sandbox, sandbox)
-
-    with pytest.raises(SandboxError, match="cannot be used"):
-        asyncio.run(play())
 
 
 def test_what_counts_as_a_test():

@@ -59,24 +59,6 @@ def test_code_is_run_its_names_live_on_and_the_answer_is_graded():
     assert end.info == {"grade": {"answer": "4"}, "tool_calls": 2}
 
 
-def test_names_live_on_though_there_is_room_for_one_session_only(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("bough.sandbox.pool.LEAST_SESSIONS", 1)
-    monkeypatch.setattr("bough.sandbox.pool.SESSIONS_PER_CORE", 0)
-
-    async def play() -> list[str]:
-        worlds = [Interpreter(MATH) for _ in range(3)]
-        try:
-            for number, world in enumerate(worlds):
-                await world.step(call(f"x = {number}"))
-            return [(await world.step(call("x"))).text for world in worlds]
-        finally:
-            for world in worlds:
-                await world.close()
-            await Interpreter.shutdown()
-
-    assert asyncio.run(play()) == ["0", "1", "2"]
-
-
 def test_without_persistence_each_call_starts_from_nothing():
     task = Task(id="m", data={**MATH.data, "persistent": False})
     _, _, second = played(task, call("x = 2"), call("'x' in globals()"))
@@ -204,15 +186,10 @@ def test_consent_to_no_sandbox_is_the_users_and_never_a_tasks(monkeypatch: pytes
     assert asked == [False, True, True]
 
 
-def test_a_task_sets_no_limit_and_no_address(caplog: pytest.LogCaptureFixture):
-    given = {"sandbox_url": "http://127.0.0.1:1", "timeout_s": 1e6, "memory_mb": 1 << 20}
-    task = Task(id="m", data={**MATH.data, **given})
+def test_a_task_sets_no_limit(caplog: pytest.LogCaptureFixture):
+    task = Task(id="m", data={**MATH.data, "timeout_s": 1e6, "memory_mb": 1 << 20})
     assert Interpreter(task).limits == Interpreter(MATH).limits
-    assert [record.args[1] for record in caplog.records if record.args] == ["timeout_s", "memory_mb", "sandbox_url"]
-    _, here = played(task, call("1"))
-    assert here.text == "1"
-    with pytest.raises(EnvironmentFailedError, match=r"127\.0\.0\.1:1"):
-        played(MATH, call("1"), options={"sandbox_url": "http://127.0.0.1:1"})
+    assert [record.args[1] for record in caplog.records if record.args] == ["timeout_s", "memory_mb"]
 
 
 def test_a_sandbox_that_cannot_be_had_is_the_worlds_fault(monkeypatch: pytest.MonkeyPatch):
@@ -407,6 +384,7 @@ def test_what_runs_programs_has_never_held_tests():
         ({"kind": "code", "problem": "?", "tests": ["assert f("]}, "that are Python"),
         ({"kind": "math", "problem": "?"}, "a math problem needs answer"),
         ({"kind": "reasoning", "problem": "?", "generator": "chain_sum"}, "needs generator as text, and seed"),
+        ({"kind": "reasoning", "problem": "?", "generator": "n_queens", "seed": 1, "index": 0}, "evaluates the answer"),
         ({"kind": "math", "answer": "1"}, "needs problem as text"),
         ({"kind": "poem", "problem": "Write."}, "kind is 'poem'"),
     ],
@@ -542,12 +520,11 @@ def test_who_may_not_install_it_is_told_how_and_what_is_used_instead(machine):
 def test_another_system_than_linux_is_refused_with_a_sentence(machine, monkeypatch):
     machine()
     monkeypatch.setattr(environment.isolation.sys, "platform", "darwin")
-    with pytest.raises(NoSandboxError, match=r"needs Linux, and this is darwin.*sandbox_url"):
+    with pytest.raises(NoSandboxError, match=r"needs Linux, and this is darwin"):
         list(Interpreter.setup())
 
 
-def test_a_node_of_a_cluster_without_a_sandbox_is_refused_unless_the_sandbox_is_elsewhere(monkeypatch):
+def test_a_node_of_a_cluster_without_a_sandbox_is_refused(monkeypatch):
     monkeypatch.setattr(environment.isolation.sys, "platform", "darwin")
     with pytest.raises(NoSandboxError, match="needs Linux"):
         Interpreter.lacks()
-    assert configured(Interpreter, {"sandbox_url": "http://127.0.0.1:1"}).lacks() is None

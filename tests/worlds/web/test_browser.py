@@ -1,4 +1,5 @@
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 from bough.environments.base import EnvironmentFailedError
 from bough.errors import InputError
 from bough.worlds.web import browser as module
-from bough.worlds.web.browser import Browser, find
+from bough.worlds.web.browser import Browser, Connection, find
 from bough.worlds.web.environment import Web
 
 
@@ -129,3 +130,128 @@ def test_a_program_that_is_no_browser_is_the_worlds_fault(monkeypatch, tmp_path)
     program.write_text("this is not a program")
     with pytest.raises(EnvironmentFailedError, match="does not start"):
         asyncio.run(Browser.start())
+
+
+class Peer:
+    """The other end of the pipes, by hand."""
+
+    def __init__(self):
+        self.reading, self.their_end = os.pipe()
+        self.our_end, self.writing = os.pipe()
+        self.connection = Connection()
+
+    async def open(self):
+        await self.connection.open(self.our_end, self.their_end)
+        return self
+
+    def heard(self):
+        return [json.loads(part) for part in os.read(self.reading, 1 << 20).split(b"\0")[:-1]]
+
+    def say(self, *messages):
+        os.write(self.writing, b"".join(json.dumps(message).encode() + b"\0" for message in messages))
+
+
+def test_answers_go_to_the_calls_they_belong_to_though_they_come_in_pieces():
+    async def main():
+        peer = await Peer().open()
+        first = asyncio.ensure_future(peer.connection.call("A", x=1))
+        second = asyncio.ensure_future(peer.connection.call("B", "page"))
+        third = asyncio.ensure_future(peer.connection.call("C"))
+        await asyncio.sleep(0.01)
+        assert peer.heard()[:2] == [
+            {"id": 1, "method": "A", "params": {"x": 1}},
+            {"id": 2, "method": "B", "params": {}, "sessionId": "page"},
+        ]
+        peer.say({"id": 2, "result": {"b": 2}}, {"id": 3, "error": {"message": "no such method"}})
+        text = json.dumps({"id": 1, "result": {"é": "x" * 1000}}).encode()
+        for piece in (text[:5], text[5:600], text[600:], b"\0"):
+            os.write(peer.writing, piece)
+            await asyncio.sleep(0.01)
+        with pytest.raises(EnvironmentFailedError, match="no such method"):
+            await third
+        return await first, await second
+
+    assert asyncio.run(main()) == ({"é": "x" * 1000}, {"b": 2})
+
+
+def test_an_event_reaches_the_page_that_waits_for_it():
+    async def main():
+        peer = await Peer().open()
+        mine, other = (peer.connection.next_event(page, "loaded") for page in ("mine", "other"))
+        peer.say({"method": "loaded", "sessionId": "mine", "params": {"n": 1}})
+        assert await peer.connection.arrival(mine) == {"n": 1}
+        assert not other.done()
+
+    asyncio.run(main())
+
+
+def test_when_the_browser_dies_whatever_is_under_way_and_whatever_comes_fails():
+    async def main():
+        peer = await Peer().open()
+        waiting = [asyncio.ensure_future(peer.connection.call("A")) for _ in range(3)]
+        event = peer.connection.next_event("page", "loaded")
+        await asyncio.sleep(0.01)
+        os.close(peer.writing)
+        for call in waiting:
+            with pytest.raises(EnvironmentFailedError, match="died"):
+                await call
+        with pytest.raises(EnvironmentFailedError, match="died"):
+            await peer.connection.arrival(event)
+        with pytest.raises(EnvironmentFailedError, match="died"):
+            await peer.connection.call("B")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "news",
+    [
+        {"method": "Inspector.targetCrashed", "sessionId": "page", "params": {}},
+        {"method": "Target.detachedFromTarget", "params": {"sessionId": "page"}},
+    ],
+)
+def test_a_page_that_crashes_fails_its_own_calls_only(news):
+    async def main():
+        peer = await Peer().open()
+        its = asyncio.ensure_future(peer.connection.call("A", "page"))
+        others = asyncio.ensure_future(peer.connection.call("A", "other"))
+        event = peer.connection.next_event("page", "loaded")
+        await asyncio.sleep(0.01)
+        peer.say(news)
+        with pytest.raises(EnvironmentFailedError, match="crashed"):
+            await its
+        with pytest.raises(EnvironmentFailedError, match="crashed"):
+            await peer.connection.arrival(event)
+        with pytest.raises(EnvironmentFailedError, match="crashed"):
+            await peer.connection.call("B", "page")
+        peer.say({"id": 2, "result": {}})
+        assert await others == {}
+
+    asyncio.run(main())
+
+
+def test_a_browser_that_does_not_answer_counts_as_dead(monkeypatch):
+    monkeypatch.setattr(module, "CALL_TIMEOUT_S", 0.05)
+
+    async def main():
+        peer = await Peer().open()
+        with pytest.raises(EnvironmentFailedError, match=r"did not answer Page\.navigate"):
+            await peer.connection.call("Page.navigate")
+        peer.say({"id": 1, "result": {}})  # too late, and no harm
+        await asyncio.sleep(0.01)
+        assert peer.connection.lost is None
+
+    asyncio.run(main())
+
+
+def test_a_pipe_that_breaks_while_we_write_ends_the_connection_in_silence(caplog):
+    async def main():
+        peer = await Peer().open()
+        os.close(peer.reading)
+        for _ in range(8):
+            with pytest.raises(EnvironmentFailedError, match="died"):
+                await peer.connection.call("A")
+        assert peer.connection.lost == "the browser died"
+
+    asyncio.run(main())
+    assert caplog.records == []

@@ -171,7 +171,7 @@ asyncio.run(main())
 
 
 def test_an_episode_does_not_depend_on_those_played_before_it_or_beside_it(run):
-    pages = ("login-user", "click-menu", "choose-date", "use-autocomplete", "click-tab-2", "use-colorwheel")
+    pages = ("login-user", "click-menu", "choose-date", "use-autocomplete", "click-tab-2", "use-slider")
 
     async def main():
         alone = [[seen.text for seen in await play(web(page, 8))] for page in pages]

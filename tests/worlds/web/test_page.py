@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -26,18 +27,30 @@ from bough.worlds.web.page import (
 from tests.worlds.web.conftest import web
 
 
+@asynccontextmanager
+async def taken():
+    """A page of the pool, which is not used again."""
+    page = await Pool.here().take()
+    try:
+        yield page
+    finally:
+        await Pool.here().give_back(page, sound=False)
+
+
+def act(page, action):
+    return page.act(bind(read_call(action)))
+
+
 async def shown(page_name, seed=0, *actions):
     """What a page shows after some actions."""
-    pool = Pool.here()
-    page, sound = await pool.take(), False
+    page = await Pool.here().take()
+    view = await page.start(page_name, seed, "train")
     try:
-        view = await page.start(page_name, seed, "train")
         for action in actions:
-            view = await page.act(bind(read_call(action)))
-        sound = True
+            view = await act(page, action)
         return view
     finally:
-        await pool.give_back(page, sound=sound)
+        await Pool.here().give_back(page, sound=True)
 
 
 def test_elements_are_numbered_and_text_between_them_is_kept(run):
@@ -139,13 +152,8 @@ def test_filling_replaces_and_typing_adds(run):
 
 def test_copying_and_pasting_keep_to_the_page(run):
     async def main():
-        actions = [
-            "fill('1', 'mine')",
-            "press('Control+a')",
-            "press('Control+c')",
-            "press('End')",
-            "press('Control+v')",
-        ]
+        keys = [f"press('{key}')" for key in ("Control+a", "Control+c", "End", "Control+v")]
+        actions = ["fill('1', 'mine')", *keys]
         one, other = await asyncio.gather(
             shown("enter-text", 0, *actions), shown("enter-text", 0, *[a.replace("mine", "your") for a in actions])
         )
@@ -156,13 +164,11 @@ def test_copying_and_pasting_keep_to_the_page(run):
 
 def test_the_clock_stands_still_until_something_is_done(run):
     async def prices(pause_s):
-        pool = Pool.here()
-        page = await pool.take()
-        views = [await page.start("stock-market", 0, "train")]
-        for _ in range(2):
-            await asyncio.sleep(pause_s)
-            views.append(await page.act(bind(read_call("hover('1')"))))
-        await pool.give_back(page, sound=True)
+        async with taken() as page:
+            views = [await page.start("stock-market", 0, "train")]
+            for _ in range(2):
+                await asyncio.sleep(pause_s)
+                views.append(await act(page, "hover('1')"))
         return [next(line.name for line in view.lines if "price" in line.name) for view in views]
 
     # the price changes ten times a second by the page's clock, of which an action takes a tenth of a second
@@ -180,30 +186,18 @@ def test_animations_are_over_when_the_page_is_read(run):
 
 
 def test_sorted_items_are_dropped_before_or_after(run):
-    async def main():
-        view = await shown("drag-sort-numbers", 0)
-        names = [line.name for line in view.lines if line.kind == "li"]
-        down = await shown("drag-sort-numbers", 0, "drag('1', '3')")
-        up = await shown("drag-sort-numbers", 0, "drag('3', '1')")
-        return (
-            names,
-            [line.name for line in down.lines if line.kind == "li"],
-            [x.name for x in up.lines if x.kind == "li"],
-        )
+    def names(*actions):
+        return [line.name for line in run(shown("drag-sort-numbers", 0, *actions)).lines if line.kind == "li"]
 
-    (a, b, c, d), down, up = run(main())
-    assert down == [b, c, a, d]
-    assert up == [c, a, b, d]
+    a, b, c, d = names()
+    assert names("drag('1', '3')") == [b, c, a, d] and names("drag('3', '1')") == [c, a, b, d]
 
 
 def test_a_screenshot_is_a_png_of_the_task(run):
     async def main():
-        pool = Pool.here()
-        page = await pool.take()
-        await page.start("click-button", 0, "train")
-        image = await page.screenshot()
-        await pool.give_back(page, sound=True)
-        return image
+        async with taken() as page:
+            await page.start("click-button", 0, "train")
+            return await page.screenshot()
 
     image = run(main())
     assert image.startswith(b"\x89PNG")
@@ -212,15 +206,11 @@ def test_a_screenshot_is_a_png_of_the_task(run):
 
 def test_every_selector_finds_its_own_element(run):
     async def main(name):
-        pool = Pool.here()
-        page: Page = await pool.take()
-        view = await page.start(name, 0, "train")
-        lines = [line for line in view.lines if line.number]
-        found = await page._evaluate(
-            "(" + str([line.selector for line in lines]) + ").map(s => document.querySelectorAll(s).length)"
-        )
-        await pool.give_back(page, sound=True)
-        return lines, found
+        async with taken() as page:
+            view = await page.start(name, 0, "train")
+            lines = [line for line in view.lines if line.number]
+            selectors = [line.selector for line in lines]
+            return lines, await page._evaluate(f"({selectors}).map(s => document.querySelectorAll(s).length)")
 
     for name in ("click-checkboxes", "email-inbox", "click-link", "social-media", "navigate-tree", "click-shape"):
         lines, found = run(main(name))
@@ -236,15 +226,12 @@ def test_a_page_that_carries_something_over_is_loaded_anew(run, name, action):
     """Each of these starts its second problem otherwise when it is not."""
 
     async def main():
-        pool = Pool.here()
-        page = await pool.take()
-        await page.start(name, 1, "train")
-        await page.act(bind(read_call(action)))
-        again = [await page.start(name, 2, "train"), await page.act(bind(read_call(action)))]
-        page.name = ""
-        fresh = [await page.start(name, 2, "train"), await page.act(bind(read_call(action)))]
-        await pool.give_back(page, sound=False)
-        return again, fresh
+        async with taken() as page:
+            await page.start(name, 1, "train")
+            await act(page, action)
+            again = [await page.start(name, 2, "train"), await act(page, action)]
+            page.name = ""
+            return again, [await page.start(name, 2, "train"), await act(page, action)]
 
     again, fresh = run(main())
     assert again == fresh
@@ -252,14 +239,11 @@ def test_a_page_that_carries_something_over_is_loaded_anew(run, name, action):
 
 def test_a_page_that_carries_nothing_over_is_not_loaded_anew(run):
     async def main():
-        pool = Pool.here()
-        page = await pool.take()
-        await page.start("click-test", 1, "train")
-        await page._evaluate("(window.still_here = true, {})")
-        await page.start("click-test", 2, "train")
-        here = await page._evaluate("({here: window.still_here === true})")
-        await pool.give_back(page, sound=True)
-        return here
+        async with taken() as page:
+            await page.start("click-test", 1, "train")
+            await page._evaluate("(window.still_here = true, {})")
+            await page.start("click-test", 2, "train")
+            return await page._evaluate("({here: window.still_here === true})")
 
     assert run(main()) == {"here": True}
 
@@ -302,21 +286,18 @@ def test_the_button_stays_down_from_mouse_down_to_mouse_up(run):
 
 def test_a_button_that_was_left_down_is_up_in_the_next_problem(run):
     async def main():
-        pool = Pool.here()
-        page = await pool.take()
-        for _ in range(2):
-            view = await page.start("drag-circle", 2, "train")
-            circle = next(line.facts for line in view.lines if line.kind == "circle")
-            held = await page.act(bind(read_call(f"mouse_down({circle['x']}, {circle['y']})")))
-        again = await page.start("drag-circle", 2, "train")
-        view = await page.act(bind(read_call(f"mouse_move({circle['x'] + 9}, {circle['y']})")))
-        buttons = await page._evaluate(BUTTONS_OF_A_MOVE)
-        await page.act(bind(read_call(f"mouse_move({circle['x'] + 5}, {circle['y']})")))
-        found = await page._evaluate("({buttons: window.seen_buttons})")
-        await pool.give_back(page, sound=False)
-        return held.lines, again.lines, view.lines, buttons, found
+        async with taken() as page:
+            for _ in range(2):
+                view = await page.start("drag-circle", 2, "train")
+                circle = next(line.facts for line in view.lines if line.kind == "circle")
+                held = await act(page, f"mouse_down({circle['x']}, {circle['y']})")
+            again = await page.start("drag-circle", 2, "train")
+            view = await act(page, f"mouse_move({circle['x'] + 9}, {circle['y']})")
+            await page._evaluate(BUTTONS_OF_A_MOVE)
+            await act(page, f"mouse_move({circle['x'] + 5}, {circle['y']})")
+            return held.lines, again.lines, view.lines, await page._evaluate("({buttons: window.seen_buttons})")
 
-    held, again, view, _, found = run(main())
+    held, again, view, found = run(main())
     assert held == again == view and found == {"buttons": 0}
 
 
@@ -327,21 +308,14 @@ def test_a_movement_with_the_button_down_says_so(run):
     """Some pages end a drag at the first movement that does not."""
 
     async def main():
-        pool, heard = Pool.here(), []
-        page = await pool.take()
-        await page.start("click-test", 2, "train")
-        await page._evaluate(BUTTONS_OF_A_MOVE)
-        for action in (
-            "mouse_move(5, 150)",
-            "mouse_down(6, 150)",
-            "mouse_move(7, 150)",
-            "mouse_up(8, 150)",
-            "mouse_move(9, 150)",
-        ):
-            await page.act(bind(read_call(action)))
-            heard.append((await page._evaluate("({buttons: window.seen_buttons})"))["buttons"])
-        await pool.give_back(page, sound=False)
-        return heard
+        async with taken() as page:
+            await page.start("click-test", 2, "train")
+            await page._evaluate(BUTTONS_OF_A_MOVE)
+            heard = []
+            for x, name in enumerate(("mouse_move", "mouse_down", "mouse_move", "mouse_up", "mouse_move")):
+                await act(page, f"{name}({5 + x}, 150)")
+                heard.append((await page._evaluate("({buttons: window.seen_buttons})"))["buttons"])
+            return heard
 
     assert run(main()) == [0, 0, 1, 1, 0]
 
@@ -350,17 +324,15 @@ def test_movements_that_nobody_made_are_kept_from_the_page(run):
     """Chromium makes some up when a page changes under the mouse; they look like those outside of an action."""
 
     async def main():
-        pool = Pool.here()
-        page = await pool.take()
-        await page.start("click-test", 2, "train")
-        await page._evaluate(BUTTONS_OF_A_MOVE)
-        await page._mouse("mouseMoved", (30, 90))
-        await asyncio.sleep(0.1)
-        before = await page._evaluate("({heard: 'seen_buttons' in window})")
-        await page.act(bind(read_call("mouse_move(40, 90)")))
-        after = await page._evaluate("({heard: 'seen_buttons' in window})")
-        await pool.give_back(page, sound=False)
-        return before["heard"], after["heard"]
+        async with taken() as page:
+            await page.start("click-test", 2, "train")
+            await page._evaluate(BUTTONS_OF_A_MOVE)
+            await page._mouse("mouseMoved", (30, 90))
+            await asyncio.sleep(0.1)
+            before = await page._evaluate("({heard: 'seen_buttons' in window})")
+            await act(page, "mouse_move(40, 90)")
+            after = await page._evaluate("({heard: 'seen_buttons' in window})")
+            return before["heard"], after["heard"]
 
     assert run(main()) == (False, True)
 
@@ -403,28 +375,23 @@ def test_of_words_among_their_like_the_active_one_is_told(run):
 def test_an_icon_that_changes_under_the_mouse_is_hit(run):
     async def main():
         for _ in range(3):
-            pool = Pool.here()
-            page = await Page.open((await pool.take()).browser)
-            view = await page.start("social-media", 1002, "train")
-            icon = [line.number for line in view.lines if line.facts.get("class") == "retweet"][-1]
-            view = await page.act(bind(read_call(f"click('{icon}')")))
-            await page.close()
-            assert view.done
+            async with taken() as page:
+                view = await page.start("social-media", 1002, "train")
+                icon = [line.number for line in view.lines if line.facts.get("class") == "retweet"][-1]
+                assert (await act(page, f"click('{icon}')")).done
 
     run(main())
 
 
 def test_the_mouse_is_away_from_the_next_problem(run):
     async def main():
-        pool = Pool.here()
-        page = await pool.take()
-        await page.start("login-user", 0, "train")
-        await page.act(bind(read_call("click('1')")))
-        under = "({hovered: [...document.querySelectorAll(':hover')].map((one) => one.id)})"
-        assert "username" in (await page._evaluate(under))["hovered"]
-        await page.start("login-user", 1, "train")
-        assert "username" not in (await page._evaluate(under))["hovered"]
-        await pool.give_back(page, sound=True)
+        async with taken() as page:
+            await page.start("login-user", 0, "train")
+            await act(page, "click('1')")
+            under = "({hovered: [...document.querySelectorAll(':hover')].map((one) => one.id)})"
+            assert "username" in (await page._evaluate(under))["hovered"]
+            await page.start("login-user", 1, "train")
+            assert "username" not in (await page._evaluate(under))["hovered"]
 
     run(main())
 
@@ -435,22 +402,8 @@ def _miniwob():
 
 
 def test_every_page_that_is_named_exists():
-    named = {*NOT_FOR_TEXT, *ENOUGH, *RELOADED, *EXPERTS}
-    assert named <= set(all_pages())
-
-
-def test_text_pages_are_all_the_others():
-    assert len(all_pages()) == 130
-    assert set(text_pages()) | set(NOT_FOR_TEXT) == set(all_pages())
-    assert not set(text_pages()) & set(NOT_FOR_TEXT)
-
-
-def test_every_other_page_has_an_expert():
-    assert set(text_pages()) == set(EXPERTS)
-
-
-def test_nobody_scripted_a_page_that_text_cannot_solve():
-    assert not set(EXPERTS) & set(NOT_FOR_TEXT)
+    assert len(all_pages()) == 130 and set(text_pages()) == set(all_pages()) - set(NOT_FOR_TEXT)
+    assert {*NOT_FOR_TEXT, *ENOUGH, *RELOADED} <= set(all_pages()) and set(EXPERTS) <= set(text_pages())
 
 
 def test_finding_the_pages_does_not_load_the_package(monkeypatch):
@@ -469,33 +422,19 @@ def test_without_the_package_the_user_is_told(monkeypatch):
     html_folder.cache_clear()
 
 
-def test_pages_are_used_again_and_broken_ones_are_not(run):
-    async def main():
-        pool = Pool.here()
-        first = await pool.take()
-        second = await pool.take()
-        assert first is not second
-        await pool.give_back(first, sound=True)
-        assert await pool.take() is first
-        await pool.give_back(second, sound=False)
-        third = await pool.take()
-        assert third is not second
-        for page in (first, third):
-            await pool.give_back(page, sound=True)
-
-    run(main())
-
-
-def test_a_page_that_is_loaded_already_is_preferred(run):
+def test_pages_are_used_again_first_those_that_are_loaded_and_broken_ones_are_not(run):
     async def main():
         pool = Pool.here()
         pages = [await pool.take() for _ in range(3)]
+        assert len(set(map(id, pages))) == 3
         await pages[0].start("click-test", 0, "train")
-        for page in pages:
+        for page in pages[:2]:
             await pool.give_back(page, sound=True)
-        chosen = await pool.take("click-test")
-        assert chosen is pages[0]
-        await pool.give_back(chosen, sound=True)
+        await pool.give_back(pages[2], sound=False)
+        again = [await pool.take("click-test"), *[await pool.take() for _ in range(2)]]
+        assert again[0] is pages[0] and again[1] is pages[1] and again[2] is not pages[2]
+        for page in again:
+            await pool.give_back(page, sound=True)
 
     run(main())
 

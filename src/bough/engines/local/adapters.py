@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -25,24 +25,25 @@ if TYPE_CHECKING:
 class AdaptedLayers:
     """The adapters by name of a policy.
 
-    With `stacked` they are prepared for plans that are `Stacked`, else for `Segments`. With
-    `in_order`, a pass reads several episodes, and a layer must be given all of its tokens in order.
+    With `in_order`, a pass reads several episodes, and a layer must be given all of its tokens in order.
     """
 
-    def __init__(self, policy: Policy, *, fold: Fold | None, dtype: torch.dtype, stacked: bool, in_order: bool) -> None:
-        self.policy, self.fold, self.dtype = policy, fold, dtype
-        self.stacked, self.in_order = stacked, in_order
-        self.slots = Slots()
+    def __init__(self, policy: Policy, *, fold: Fold | None, dtype: torch.dtype, in_order: bool) -> None:
+        self.policy, self.fold, self.dtype, self.in_order = policy, fold, dtype, in_order
+        self._names: set[str] = set()
         self._layers: dict[str, AdaptedLayer] = {}
 
     def __bool__(self) -> bool:
-        return bool(self.slots)
+        return bool(self._names)
 
     def check(self, weights: AdapterWeights) -> None:
         """InputError if the model cannot be computed with such an adapter."""
-        targets(self.policy, weights)
-        if self.in_order and (one := next((name for name in weights.layers if _one_of_several(name)), None)):
-            raise InputError(f"the adapter changes {one}, which reads only some of the tokens; use layout='general'")
+        for name in targets(self.policy, weights):
+            # One of a list within its decoder layer, such as an expert.
+            if self.in_order and sum(part.isdigit() for part in name.split(".")) > 1:
+                raise InputError(
+                    f"the adapter changes {name}, which reads only some of the tokens; use layout='general'"
+                )
         for layer in adapted_layers(self.policy.model) if self.policy.has_adapter else ():
             if linear_sizes(layer) is None:
                 raise InputError("the policy's own adapter changes more than linear layers; no other can be set")
@@ -56,16 +57,20 @@ class AdaptedLayers:
                     self._layers[path] = AdaptedLayer(module, self._bare(module))
         for path, module in targets(self.policy, weights).items():
             self._layers.setdefault(path, AdaptedLayer(module))
-        self._put(name, weights)
+        self._names.add(name)
+        for path, layer in self._layers.items():
+            layer.pairs.pop(name, None)
+            if (pair := weights.layers.get(path)) is not None:
+                layer.pairs[name] = self._padded(pair)
 
     def remove(self, name: str) -> None:
-        self._put(name, AdapterWeights({}))
-        self.slots.free(name)
+        self.set(name, AdapterWeights({}))
+        self._names.remove(name)
         if not self:
             self._layers = {}
 
     @contextmanager
-    def applied(self, plan: Plan | None) -> Iterator[None]:
+    def applied(self, plan: Segments | None) -> Iterator[None]:
         """Within it the layers compute as planned."""
         layers = [] if plan is None else list(self._layers.values())
         # A module may have a function of its own in place of its class's.
@@ -83,28 +88,11 @@ class AdaptedLayers:
                 else:
                     layer.module.forward = forward
 
-    def _put(self, name: str, weights: AdapterWeights) -> None:
-        slot = self.slots.take(name)
-        for path, layer in self._layers.items():
-            pair = weights.layers.get(path)
-            if self.stacked:
-                layer.stack = layer.stack or self._empty_stack(layer.module)
-                self.slots.version += layer.stack.put(slot, self.slots.capacity, [pair])
-            elif pair is None:
-                layer.pairs.pop(name, None)
-            else:
-                layer.pairs[name] = self._padded(pair)
-
     def _padded(self, pair: LoraPair) -> LoraPair:
         """With a rank that is a multiple of 8: products with odd numbers of columns are left to other code."""
         down_RI, up_OR = (one.to(self.policy.device, self.dtype) for one in pair)
         more = -len(down_RI) % RANKS
         return LoraPair(nn.functional.pad(down_RI, (0, 0, 0, more)), nn.functional.pad(up_OR, (0, more)))
-
-    def _empty_stack(self, module: Any) -> Stack:
-        sizes = linear_sizes(module)
-        assert sizes is not None
-        return Stack([sizes[1]], sizes[0], first=1, dtype=self.dtype, device=self.policy.device)
 
     def _bare(self, layer: Any) -> Callable[[Tensor], Tensor]:
         """The layer without the policy's own adapter, which may be folded into its weights."""
@@ -112,11 +100,6 @@ class AdaptedLayers:
             return lambda x: layer.base_layer(x)
         weight, base = self.fold.unfolded(layer), layer.base_layer
         return lambda x: nn.functional.linear(x, weight, base.bias)
-
-
-def _one_of_several(name: str) -> bool:
-    """Whether a layer is one of a list within its decoder layer, such as an expert."""
-    return sum(part.isdigit() for part in name.split(".")) > 1
 
 
 # The matrices of all adapters on a layer, stacked: each token is computed with its own in two matrix products.
@@ -222,10 +205,9 @@ def _rounded(number: int, step: int) -> int:
     return -(-number // step) * step
 
 
-# Which token of a pass is computed with which adapter, and how.
+# Which token of a pass on a model's own layers is computed with which adapter.
 # A layer's product with its own weights is made once for all tokens. What the adapters add is computed for one
-# adapter after the other (`Segments`; a row has the same bits whatever the others are) or for all together
-# (`Stacked`, which a CUDA graph can hold).
+# adapter after the other; a row has the same bits whatever the others are.
 
 WHOLE = 1 << 60  # more rows than there are
 
@@ -240,14 +222,6 @@ class AdaptedLayer:
         self.module, self.bare = module, bare
         self.own: Callable[[Tensor], Tensor] = module.forward
         self.pairs: dict[str, LoraPair] = {}
-        self.stack: Stack | None = None
-
-
-class Plan(Protocol):
-    """Computes layers in a pass."""
-
-    def compute(self, layer: AdaptedLayer, x: Tensor) -> Tensor:
-        """The layer's output, for each token with its adapter."""
 
 
 class Segment(NamedTuple):
@@ -286,47 +260,22 @@ class Segments:
         return cls([Segment(adapter, 0, WHOLE)]) if adapter else None
 
     def compute(self, layer: AdaptedLayer, x: Tensor) -> Tensor:
-        if self.total != WHOLE:
-            _check_rows(x, self.total)
-        out = layer.own(x) if layer.bare is None else self._split(layer, layer.bare, x)
+        """The layer's output, for each token with its adapter, which is known by its place in the pass."""
+        if self.total != WHOLE and (x.shape[-2] != self.total or x.shape[:-2].numel() != 1):
+            given = f"{list(x.shape)} numbers for {self.total} tokens"
+            raise InputError(f"a layer with an adapter was given {given}; use layout='general'")
+        if layer.bare is None:
+            out = layer.own(x)
+        elif self.num_own == 0:
+            out = layer.bare(x)
+        else:  # the policy's own adapter is only for the tokens without another
+            own, others = x[..., : self.num_own, :], x[..., self.num_own :, :]
+            out = torch.cat([_two_rows(layer.own, own), _two_rows(layer.bare, others)], -2)
         x_TI, out_TO = x.flatten(0, -2), out.flatten(0, -2)
         for adapter, begin, end in self.segments:
             if (pair := layer.pairs.get(adapter)) is not None:
                 out_TO[begin:end] += _two_rows(partial(_added, pair), x_TI[begin:end])
         return out_TO.view(out.shape)
-
-    def _split(self, layer: AdaptedLayer, bare: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """The policy's own adapter is only for the tokens without another."""
-        if self.num_own == 0:
-            return bare(x)
-        own, others = x[..., : self.num_own, :], x[..., self.num_own :, :]
-        return torch.cat([_two_rows(layer.own, own), _two_rows(bare, others)], -2)
-
-
-class Stacked:
-    """Tokens in any order, each with the slot of its adapter."""
-
-    def __init__(self, slots: Slots, slot_T: Tensor) -> None:
-        self.own_T1 = (slot_T == 0)[:, None]
-        self.others_TS1 = slots.others(slot_T)
-
-    def compute(self, layer: AdaptedLayer, x: Tensor) -> Tensor:
-        _check_rows(x, len(self.own_T1))
-        out = layer.own(x)
-        if layer.bare is not None:
-            out = torch.where(self.own_T1, out, layer.bare(x))
-        if not layer.stack:
-            return out
-        low_TX, up_XO = layer.stack.factors(x.flatten(0, -2), self.others_TS1)
-        return out + (low_TX @ up_XO).view(out.shape).to(out.dtype)
-
-
-def _check_rows(x: Tensor, total: int) -> None:
-    """A token's adapter is known by its place in the pass."""
-    if x.shape[-2] != total or x.shape[:-2].numel() != 1:
-        raise InputError(
-            f"a layer with an adapter was given {list(x.shape)} numbers for {total} tokens; use layout='general'"
-        )
 
 
 def _added(pair: LoraPair, x_TI: Tensor) -> Tensor:
@@ -361,16 +310,12 @@ def targets(policy: Policy, weights: AdapterWeights) -> dict[str, Any]:
             given = f"{list(down_RI.shape)} and {list(up_OR.shape)}"
             raise InputError(f"the adapter's matrices {given} for {name} do not fit: it maps {sizes[0]} to {sizes[1]}")
         found[name] = module
-    _check_finite(weights)
-    return found
-
-
-def _check_finite(weights: AdapterWeights) -> None:
-    """InputError for the first layer with a weight that is not finite. A GPU is waited for once, not for each layer."""
+    # A GPU is waited for once, not for each layer.
     finite = [down_RI.isfinite().all() & up_OR.isfinite().all() for down_RI, up_OR in weights.layers.values()]
     for name, good in zip(weights.layers, torch.stack(finite).tolist() if finite else (), strict=True):
         if not good:
             raise InputError(f"the adapter's weights for {name} are not all finite")
+    return found
 
 
 def linear_sizes(module: Any) -> tuple[int, int] | None:

@@ -8,7 +8,7 @@ back to any token. States cannot: for them a `Snapshot` is taken where one may w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import copy, deepcopy
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -36,32 +36,19 @@ class Snapshot:
 
 
 class CacheBatch:
-    """The cache of episodes with `lengths` tokens; `cache` is the object that the model's forward takes.
-
-    A cache of a kind that is not known here is sealed: it can be copied, but neither cut back nor joined.
-    """
+    """The cache of episodes with `lengths` tokens; `cache` is the object that the model's forward takes."""
 
     def __init__(self, cache: Any, lengths: Sequence[int]) -> None:
         self.cache, self.lengths = cache, list(lengths)
 
     @property
-    def sealed(self) -> bool:
-        layers = getattr(self.cache, "layers", None)
-        if type(self.cache).__name__ != "DynamicCache" or not layers:
-            return True
-        return any(type(layer).__name__ not in KNOWN for layer in layers)
-
-    @property
-    def croppable(self) -> bool:
-        """Whether cutting it back takes no snapshot."""
-        return not self.sealed and not any(_tensors(layer, STATES) for layer in self.cache.layers)
+    def known(self) -> bool:
+        """Whether what each layer keeps is known here."""
+        return all(type(layer).__name__ in KNOWN for layer in self.cache.layers)
 
     @property
     def num_bytes(self) -> tuple[int, int]:
         """The bytes of what grows with the tokens, and of what does not."""
-        if self.sealed:
-            found = _found(self.cache)
-            return 0, sum(tensor.nbytes for tensor in found)
         along, states = (
             sum(tensor.nbytes for layer in self.cache.layers for tensor in _tensors(layer, names))
             for names in (ALONG, STATES)
@@ -71,7 +58,7 @@ class CacheBatch:
     def mask(self, new: int) -> Tensor | None:
         """1 for each stored or `new` token, 0 for padding; None if there is no padding."""
         most = max(self.lengths)
-        along = [tensor for layer in getattr(self.cache, "layers", ()) for tensor in _tensors(layer, ALONG)]
+        along = [tensor for layer in self.cache.layers for tensor in _tensors(layer, ALONG)]
         if not along or min(self.lengths) == most:
             return None
         device = along[0].device
@@ -80,33 +67,21 @@ class CacheBatch:
 
     def copy(self) -> CacheBatch:
         """The same with states of its own: models change them in place, unlike keys and values."""
-        if self.sealed:
-            return CacheBatch(deepcopy(self.cache), self.lengths)
         return CacheBatch(_mapped([self.cache], lambda x: x[0], lambda x: x[0].clone()), self.lengths)
 
     def snapshot(self) -> Snapshot:
         """What is needed to return here later; of one episode."""
         (length,) = self.lengths
-        if self.sealed:
-            return Snapshot(length, deepcopy(self.cache))
         return Snapshot(length, _mapped([self.cache], lambda _: None, lambda x: x[0].clone()))
 
     def cropped(self, length: int, snapshot: Snapshot | None = None) -> CacheBatch:
         """One episode cut back to `length` tokens; with states, by a snapshot that was taken there."""
-        if snapshot is None:
-            assert self.croppable
-            return CacheBatch(_mapped([self.cache], lambda x: x[0][..., :length, :], lambda x: x[0]), [length])
-        assert snapshot.length == length
-        if self.sealed:
-            return CacheBatch(deepcopy(snapshot.cache), [length])
-        both = [self.cache, snapshot.cache]
+        both = [self.cache] if snapshot is None else [self.cache, snapshot.cache]
         return CacheBatch(_mapped(both, lambda x: x[0][..., :length, :], lambda x: x[-1].clone()), [length])
 
     def selected(self, rows: Sequence[int]) -> CacheBatch:
         """Some of the episodes, in this order, without padding that none of them needs."""
         lengths = [self.lengths[row] for row in rows]
-        if self.sealed:
-            return CacheBatch(deepcopy(self.cache), lengths)
         along = [tensor for layer in self.cache.layers for tensor in _tensors(layer, ALONG)]
         index = torch.tensor(rows, device=along[0].device) if along else torch.tensor(rows)
         skipped = max(self.lengths) - max(lengths)
@@ -121,8 +96,6 @@ class CacheBatch:
         """All episodes of several batches in one, in order. The batches are used up."""
         if len(batches) == 1:
             return batches[0]
-        if any(batch.sealed for batch in batches):
-            raise TypeError(f"{type(batches[0].cache).__name__} cannot hold several episodes")
         most = max(length for batch in batches for length in batch.lengths)
         missing = [most - max(batch.lengths) for batch in batches]
 
@@ -164,20 +137,3 @@ def _tensors(layer: Any, names: Sequence[str]) -> list[Tensor]:
     values = [value for name in names if (value := getattr(layer, name, None)) is not None]
     flat = [one for value in values for one in (value.values() if isinstance(value, dict) else [value])]
     return [one for one in flat if isinstance(one, Tensor)]
-
-
-def _found(thing: Any, seen: set[int] | None = None) -> list[Tensor]:
-    """The tensors of a cache of any kind."""
-    seen = set() if seen is None else seen
-    if isinstance(thing, Tensor):
-        return [thing]
-    if id(thing) in seen:
-        return []
-    seen.add(id(thing))
-    if isinstance(thing, dict):
-        inside = list(thing.values())
-    elif isinstance(thing, list | tuple):
-        inside = list(thing)
-    else:
-        inside = list(getattr(thing, "__dict__", {}).values())
-    return [tensor for one in inside for tensor in _found(one, seen)]

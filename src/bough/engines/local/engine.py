@@ -15,9 +15,8 @@ import asyncio
 import logging
 import sys
 import threading
-import time
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -37,8 +36,6 @@ from bough.policy.reference import Twin
 log = logging.getLogger(__name__)
 
 SWITCH_S = 0.0005  # between Python threads, while a GPU computes
-GATHER_S = 0.003  # episodes that were answered together come back together, if they are given a moment
-PATIENCE = 8  # steps that prompts wait for more of them, where a runner reads many together
 
 
 class LocalEngine:
@@ -46,19 +43,17 @@ class LocalEngine:
 
     `max_tokens` is how many tokens are kept for all episodes together (by default as
     many as half of the free memory holds, or most of a GPU's), `max_length` how many one
-    episode may have (the model's context, and in rows at most 4,096, unless given),
+    episode may have (the model's context unless given),
     `max_running` how many calls are computed at once. `threads` are torch's own; `graphs`
     are CUDA graphs. With `fold`, the policy's LoRA adapter is added to copies of the weights and
     costs no time. That is the default in float32, where nothing is lost by it, and on the path
     "pages", whose weights are copies anyway; elsewhere it takes as much memory again as the weights
     that it adapts. Which path computes a model follows from trying (`paths.py`); `layout` asks for
-    one: "pages", "rows" or "general". `training_bytes` is what training will take of the same GPU: by
+    one: "pages" or "general". `training_bytes` is what training will take of the same GPU: by
     default the engine leaves it free. With `apart`, the engine keeps a copy of the trained weights and
     on a GPU computes on a stream of its own: it samples while `policy` trains, with the weights of the
     last `renew`.
     """
-
-    streams = True
 
     def __init__(
         self,
@@ -125,14 +120,10 @@ class LocalEngine:
         seed: int,
         stop_ids: list[int],
         adapter: str = "",
-        on_tokens: Callable[[list[int]], None] | None = None,
     ) -> Generated:
         """Draws an answer with the adapter of this name, or by default with the policy as it is."""
-        self._check_weights()
-        self._check(prompt_ids, sampling)
-        self._check_set(adapter)
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Generated] = loop.create_future()
+        self._check(prompt_ids, sampling, adapter)
+        future: asyncio.Future[Generated] = asyncio.get_running_loop().create_future()
         request = Request(
             _key(episode, adapter),
             list(prompt_ids),
@@ -143,13 +134,13 @@ class LocalEngine:
             self._tokenizer,
             adapter,
             future,
-            None if on_tokens is None else _on_loop(loop, on_tokens),
         )
         first = self.policy
         self.worker.submit(request)
         try:
             drawn = await future
-            self._check_weights()
+            if self._failure:  # it would be of other weights than its name says
+                raise EngineError(self._failure)
             policy = first if first == self.policy else f"{first}..{self.policy}"
             return replace(drawn, policy=f"{policy}+{adapter}" if adapter else policy)
         finally:
@@ -168,15 +159,27 @@ class LocalEngine:
             raise InputError("an adapter needs a name; the empty one stands for the policy as it is")
         self.path.adapters.check(weights)
         self._adapters.add(name)
-        self.worker.drop_all(name, then=lambda: self._put(name, weights))
+
+        def put() -> None:
+            try:
+                with self._whole(f"the adapter {name!r} could not be set"):
+                    self.path.adapters.set(name, weights)
+            except BaseException:
+                self._adapters.discard(name)
+                raise
+
+        self.worker.drop_all(name, then=put)
 
     def remove_adapter(self, name: str) -> None:
         """Forgets an adapter and what was computed with it. Pending answers are cancelled."""
-        if not name:
-            raise InputError("an adapter needs a name; the empty one stands for the policy as it is")
         self._check_set(name)
         self._adapters.remove(name)
-        self.worker.drop_all(name, then=lambda: self._remove(name))
+
+        def remove() -> None:
+            with self._whole(f"the adapter {name!r} could not be removed"):
+                self.path.adapters.remove(name)
+
+        self.worker.drop_all(name, then=remove)
 
     def renew(self, name: str, *, keep: bool = False) -> None:
         """The policy's weights have changed: what was computed with the old ones is forgotten.
@@ -190,7 +193,14 @@ class LocalEngine:
         self.policy, self._failure = name, None
         if self.twin:
             self.twin.renew()
-        self.worker.order(lambda: self._renew_copies(name))
+
+        def renew_copies() -> None:
+            with self._whole(f"the weights {name!r} could not be loaded"):
+                self.reader.renew()
+                if self.path.decoder:
+                    self.path.decoder.renew()
+
+        self.worker.order(renew_copies)
         if keep:
             self.worker.order(self.scheduler.age)
         else:
@@ -211,24 +221,6 @@ class LocalEngine:
     async def close(self) -> None:
         await asyncio.to_thread(self.worker.close)
 
-    def _put(self, name: str, weights: AdapterWeights) -> None:
-        try:
-            with self._whole(f"the adapter {name!r} could not be set"):
-                self.path.adapters.set(name, weights)
-        except BaseException:
-            self._adapters.discard(name)
-            raise
-
-    def _remove(self, name: str) -> None:
-        with self._whole(f"the adapter {name!r} could not be removed"):
-            self.path.adapters.remove(name)
-
-    def _renew_copies(self, name: str) -> None:
-        with self._whole(f"the weights {name!r} could not be loaded"):
-            self.reader.renew()
-            if self.path.decoder:
-                self.path.decoder.renew()
-
     @contextmanager
     def _whole(self, failure: str) -> Iterator[None]:
         """What is done inside is done whole. If it fails, nothing is sampled with half of it, until `renew`."""
@@ -238,17 +230,16 @@ class LocalEngine:
             self._failure = f"{failure}: {type(error).__name__}: {error}"
             raise
 
-    def _check_weights(self) -> None:
-        """EngineError after weights could not be loaded: what is sampled would be of others than its name says."""
-        if self._failure:
-            raise EngineError(self._failure)
-
     def _check_set(self, adapter: str) -> None:
-        if adapter and adapter not in self._adapters:
+        if adapter not in self._adapters:
             known = ", ".join(map(repr, sorted(self._adapters))) or "none"
             raise InputError(f"the engine has no adapter {adapter!r}; set are: {known}")
 
-    def _check(self, prompt_ids: list[int], sampling: SamplingConfig) -> None:
+    def _check(self, prompt_ids: list[int], sampling: SamplingConfig, adapter: str) -> None:
+        if self._failure:
+            raise EngineError(self._failure)
+        if adapter:
+            self._check_set(adapter)
         if not prompt_ids:
             raise InputError("the prompt is empty; a model needs at least one token to continue from")
         if len(prompt_ids) >= self.max_length:  # first: to look at every token of a huge prompt takes long
@@ -276,23 +267,11 @@ def _stream(policy: Policy, apart: bool) -> torch.cuda.Stream | None:
     return torch.cuda.Stream(policy.device, priority=-1)  # type: ignore[no-untyped-call]
 
 
-def _on_loop(loop: asyncio.AbstractEventLoop, receive: Callable[[list[int]], None]) -> Callable[[list[int]], None]:
-    """`receive` as the engine's thread can call it. The calls come in order, before the outcome."""
-
-    def pass_on(tokens: list[int]) -> None:
-        with suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(receive, tokens)
-
-    return pass_on
-
-
 class AdapterEngine:
     """One adapter of a local engine as a `TokenEngine` of its own; several of them are sampled in one batch.
 
     red = TemplateEngine(AdapterEngine(engine, "red"), template, sampling)
     """
-
-    streams = True
 
     def __init__(self, engine: LocalEngine, name: str) -> None:
         self.engine, self.name = engine, name
@@ -335,7 +314,6 @@ class EngineWorker:
         self._wake = threading.Condition()
         self._closed = self._at_work = self._paused = False
         self._thread: threading.Thread | None = None
-        self._waited = 0
 
     def submit(self, request: Request) -> None:
         with self._wake:
@@ -371,7 +349,9 @@ class EngineWorker:
     def rest(self) -> None:
         """Waits until all orders are done and the model is idle and unchanged."""
         with self._wake:
-            self._wake.wait_for(self._resting)
+            self._wake.wait_for(
+                lambda: not self._at_work and (self._thread is None or self._closed or not self._orders)
+            )
 
     def pause(self) -> None:
         """Stops between two steps and waits until the model is as it was. Requests and what was computed stay."""
@@ -410,8 +390,6 @@ class EngineWorker:
     def _serve_all(self) -> None:
         usual = sys.getswitchinterval()
         while self._wait():
-            if not self.runner.mixes:
-                time.sleep(GATHER_S)
             # A GPU that has answered must not wait until the event loop's thread lets go of the interpreter.
             sys.setswitchinterval(SWITCH_S if self.reader.device.type == "cuda" else usual)
             with self.reader.reading():
@@ -425,16 +403,9 @@ class EngineWorker:
         with self._wake:
             self._at_work = False
             self._wake.notify_all()
-            self._wake.wait_for(lambda: self._closed or self._has_work())
+            self._wake.wait_for(lambda: self._closed or (not self._paused and (self._orders or self.scheduler.busy)))
             self._at_work = not self._closed
             return self._at_work
-
-    def _has_work(self) -> bool:
-        return not self._paused and (bool(self._orders) or self.scheduler.busy)
-
-    def _resting(self) -> bool:
-        idle = self._thread is None or self._closed
-        return not self._at_work and (idle or not self._orders)
 
     def _work(self) -> bool:
         """One step, if there is anything to do."""
@@ -444,7 +415,7 @@ class EngineWorker:
             if self._closed or self._paused or not self.scheduler.busy:
                 return False
             self.scheduler.admit()
-            self._step(self._choose(self.scheduler.spans(self.runner.chunk)))
+            self._step(self.scheduler.spans(self.runner.chunk))
         except Exception as error:  # whatever broke, pending calls must be told
             log.exception("the local engine failed in a step; every episode is recomputed")
             self._give_up(EngineError(f"the local engine broke: {type(error).__name__}: {error}"))
@@ -462,18 +433,6 @@ class EngineWorker:
                 failure = error
         if failure is not None:
             raise failure
-
-    def _choose(self, spans: list[Span]) -> list[Span]:
-        """A runner that does not mix reads prompts when enough have come, or waited long enough."""
-        if self.runner.mixes:
-            return spans
-        prompts = [span for span in spans if len(span.tokens) > 1]
-        drawing = [span for span in spans if len(span.tokens) == 1]
-        self._waited += 1
-        if prompts and (not drawing or self._waited > PATIENCE or len(prompts) * 4 >= len(drawing)):
-            self._waited = 0
-            return prompts
-        return drawing
 
     def _step(self, spans: list[Span]) -> None:
         self.num_steps += 1

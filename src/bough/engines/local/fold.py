@@ -23,7 +23,13 @@ class Fold:
     """Weights with the actor in them. After the actor has changed, call `renew`."""
 
     def __init__(self, model: Any) -> None:
-        self._layers = [_foldable(layer) for layer in adapted_layers(model)]
+        self._layers = list(adapted_layers(model))
+        for layer in self._layers:
+            if not _plain(layer):
+                raise InputError(
+                    f"an adapter on {type(layer).__name__} cannot be folded into its weights: only LoRA on linear "
+                    "layers that are not quantized can; leave fold out"
+                )
         self._own: list[Tensor] = [layer.base_layer.weight.data for layer in self._layers]
         self._folded = [torch.empty_like(weight) for weight in self._own]
         self.renew()
@@ -65,24 +71,15 @@ def _plain(layer: Any) -> bool:
     return plain and ACTOR not in layer.lora_variant and not layer.lora_bias.get(ACTOR)
 
 
-def _foldable(layer: Any) -> Any:
-    if not _plain(layer):
-        raise InputError(
-            f"an adapter on {type(layer).__name__} cannot be folded into its weights: only LoRA on linear layers "
-            "that are not quantized can; leave fold out"
-        )
-    return layer
-
-
 class Joined:
     """Linear layers of the same input, as one product. Call `renew` after the policy's own weights have changed.
 
     As long as all episodes are computed with the policy's own adapter, it is folded into the copies.
     With adapters by name, the copies are the bare weights, and all adapters are in a stack, the policy's
-    own too. Without `fold`, it stays a product of two matrices. `seed` is that of its rounding.
+    own too. `seed` is that of its rounding.
     """
 
-    def __init__(self, layers: Sequence[nn.Module], dtype: torch.dtype, *, fold: bool = True, seed: int = 0) -> None:
+    def __init__(self, layers: Sequence[nn.Module], dtype: torch.dtype, *, seed: int = 0) -> None:
         self.layers, self.dtype = layers, dtype
         bases = [base(layer) for layer in layers]
         self.device = bases[0].weight.device
@@ -91,30 +88,25 @@ class Joined:
         self.weight_OI = torch.empty(total, width, dtype=dtype, device=self.device)
         biased = any(one.bias is not None for one in bases)
         self.bias_O = torch.zeros(total, dtype=dtype, device=self.device) if biased else None
-        self._rank = sum(map(rank_of, layers))
+        self.has_actor = any(actor_on(layer) is not None for layer in layers)
         self._stack: Stack | None = None
         self._generator, self._seed = torch.Generator(self.device), seed
-        self.folds = fold and self._rank > 0 and folds_into(dtype)
-        self.folded = self.folds
-        self.down_RI = self.up_RO = None
-        if self._rank and not self.folds:
-            self.down_RI = torch.zeros(self._rank, width, dtype=dtype, device=self.device)
-            self.up_RO = torch.zeros(self._rank, total, dtype=dtype, device=self.device)
+        self.folded = self.has_actor
         self.renew()
 
     @torch.no_grad()
     def put(self, slot: int, capacity: int, pairs: Sequence[LoraPair | None]) -> bool:
         """Replaces the adapter in a slot of the stack. True if that took new tensors."""
         if self._stack is None:
-            first = int(self._rank == 0)
+            first = int(not self.has_actor)
             self._stack = Stack(self._sizes, self.weight_OI.shape[1], first=first, dtype=self.dtype, device=self.device)
-            if first == 0:
+            if self.has_actor:
                 self._stack.put(0, capacity, [actor_on(layer) for layer in self.layers])
         return self._stack.put(slot, capacity, pairs)
 
     def keep_apart(self, apart: bool) -> None:
         """Whether the policy's own adapter stays out of the weights, because others are used beside it."""
-        if self.folds and self.folded == apart:
+        if self.has_actor and self.folded == apart:
             self.folded = not apart
             self.renew()
 
@@ -122,7 +114,7 @@ class Joined:
     def renew(self) -> None:
         """Copies the newest weights, in place: a recorded graph keeps using them."""
         self._generator.manual_seed(self._seed)  # the same adapter gives the same weights
-        row = rank = 0
+        row = 0
         for layer, size in zip(self.layers, self._sizes, strict=True):
             bare, rows = base(layer), slice(row, row + size)
             pair = actor_on(layer)
@@ -132,12 +124,8 @@ class Joined:
                 self.weight_OI[rows] = bare.weight
             if self.bias_O is not None and bare.bias is not None:
                 self.bias_O[rows] = bare.bias
-            if self.down_RI is not None and self.up_RO is not None and pair is not None:
-                ranks = slice(rank, rank + len(pair.down_RI))
-                self.down_RI[ranks], self.up_RO[ranks, rows] = pair.down_RI, pair.up_OR.T
-                rank = ranks.stop
             row += size
-        if self._stack is not None and self._rank:
+        if self._stack is not None and self.has_actor:
             self._stack.put(0, 1, [actor_on(layer) for layer in self.layers])
 
     def __call__(self, x_TI: Tensor, others_TS1: Tensor | None = None) -> Tensor:
@@ -145,8 +133,6 @@ class Joined:
         out_TO = nn.functional.linear(x_TI, self.weight_OI, self.bias_O)
         if others_TS1 is not None and self._stack:
             out_TO.addmm_(*self._stack.factors(x_TI, others_TS1))
-        elif self.down_RI is not None and self.up_RO is not None:
-            out_TO.addmm_(x_TI @ self.down_RI.T, self.up_RO)
         return out_TO
 
 
@@ -155,14 +141,9 @@ def base(layer: Any) -> Any:
     return layer.base_layer if hasattr(layer, "lora_A") else layer
 
 
-def rank_of(layer: Any) -> int:
-    """The rank of the actor on a layer, 0 where it has none."""
-    return layer.lora_A[ACTOR].weight.shape[0] if hasattr(layer, "lora_A") and ACTOR in layer.lora_A else 0
-
-
 def actor_on(layer: Any) -> LoraPair | None:
     """The actor on a layer, None where it has none."""
-    if not rank_of(layer):
+    if not hasattr(layer, "lora_A") or ACTOR not in layer.lora_A:
         return None
     return LoraPair(layer.lora_A[ACTOR].weight, layer.lora_B[ACTOR].weight * layer.scaling[ACTOR])
 
@@ -174,11 +155,6 @@ def actor_on(layer: Any) -> LoraPair | None:
 # the adapter leaves alone keeps its bits.
 
 LOST = 16  # bits of a float32 that bfloat16 does not have
-
-
-def folds_into(dtype: torch.dtype) -> bool:
-    """Whether an adapter can be added to weights of this type."""
-    return dtype in (torch.float32, torch.bfloat16)
 
 
 def folded(weight_OI: Tensor, down_RI: Tensor, up_OR: Tensor, dtype: torch.dtype, generator: torch.Generator) -> Tensor:

@@ -56,24 +56,27 @@ class FusedLayer:
 
 
 class FusedDecoder:
-    """Hidden states of tokens whose keys and values go to pages. With `fold`, the policy's adapter is in the copies."""
+    """Hidden states of tokens whose keys and values go to pages."""
 
-    def __init__(self, reader: TokenReader, *, fold: bool = True) -> None:
+    def __init__(self, reader: TokenReader) -> None:
         decoder: Any = reader.policy.decoder
-        self._fold, self._seeds = fold, count()
+        self._seeds = count()
         self.reader, self.dtype = reader, reader.dtype
         self.embedding, self.norm = decoder.embed_tokens, decoder.norm
         self.layers = [
             self._layer(layer, sight.window) for layer, sight in zip(decoder.layers, reader.sights, strict=True)
         ]
-        self.rotary = self._rotary(reader.context)
+        # The model's own cosines and sines of all positions, in float32.
+        like = torch.empty(1, device=reader.device)
+        cosine, sine = decoder.rotary_emb(like, torch.arange(reader.context, device=like.device)[None])
+        self.rotary = cosine[0].float().contiguous(), sine[0].float().contiguous()
         self.slots = Slots()
 
     def _layer(self, layer: Any, window: int | None) -> FusedLayer:
         attention, mlp = layer.self_attn, layer.mlp
 
         def joined(*layers: nn.Module) -> Joined:
-            return Joined(layers, self.dtype, fold=self._fold, seed=next(self._seeds))
+            return Joined(layers, self.dtype, seed=next(self._seeds))
 
         return FusedLayer(
             attention,
@@ -87,16 +90,10 @@ class FusedDecoder:
             window or EVERYTHING,
         )
 
-    def _rotary(self, length: int) -> tuple[Tensor, Tensor]:
-        """The model's own cosines and sines of all positions, in float32."""
-        like = torch.empty(1, device=self.reader.device)
-        cosine, sine = self.reader.policy.decoder.rotary_emb(like, torch.arange(length, device=like.device)[None])
-        return cosine[0].float().contiguous(), sine[0].float().contiguous()
-
     def renew(self) -> None:
         """Copies the policy's newest weights."""
         for joined in self.joined():
-            joined.folded = joined.folds and not self.slots  # a removal that failed may have left it otherwise
+            joined.folded = joined.has_actor and not self.slots  # a removal that failed may have left it otherwise
             joined.renew()
 
     def joined(self) -> Iterator[Joined]:
@@ -134,11 +131,11 @@ class FusedDecoder:
         return kernels.add_norm(x_TD, residual_TD, self.norm.weight, _eps(self.norm), residual_TD.dtype)
 
 
-def fused(reader: TokenReader, *, fold: bool = True) -> FusedDecoder | None:
+def fused(reader: TokenReader) -> FusedDecoder | None:
     """The decoder of a policy in few kernels, or None where that is not what it computes."""
     if not _has_the_form(reader):
         return None
-    decoder = FusedDecoder(reader, fold=fold)
+    decoder = FusedDecoder(reader)
     return decoder if _agrees(decoder) else None
 
 
@@ -149,6 +146,8 @@ def _has_the_form(reader: TokenReader) -> bool:
         return False
     size = reader.head_size
     if size & (size - 1) or not 32 <= size * reader.dtype.itemsize <= 512 or length_matters(decoder.config):
+        return False
+    if reader.policy.has_adapter and reader.dtype not in (torch.float32, torch.bfloat16):  # it is folded
         return False
     whole = type(decoder.embed_tokens) is nn.Embedding and _unadapted(decoder.norm)
     return whole and all(sight.chunk is None for sight in reader.sights) and all(map(_usual, decoder.layers))
@@ -209,32 +208,23 @@ def _agrees(decoder: FusedDecoder) -> bool:
     shape = (reader.num_layers, 2, pages, reader.num_heads, PAGE, reader.head_size)
     kv = torch.zeros(shape, dtype=reader.dtype, device=device)
     x_TD = torch.randn(length, policy.decoder.config.hidden_size, generator=generator).to(device, reader.dtype)
+    distance_TT = position_T[:, None] - position_T
     policy.row_reader.attend_with(policy.row_reader.plain_attention)
     with reader.precision():
         turned = policy.decoder.rotary_emb(x_TD[None], position_T[None].long())
         for number, layer in enumerate(decoder.layers):
-            loud_TD = x_TD * _loudness(layer, x_TD, reader.head_size)
-            mask_TT = _mask(position_T, layer.window, reader.dtype)
+            loud_TD = x_TD
+            if layer.norms is None:  # louder, so that it looks at some tokens clearly more than at others
+                spread = float(layer.qkv(x_TD).float().std() ** 2 * reader.head_size**0.5 * layer.attention.scaling)
+                loud_TD = x_TD * min(float((3.0 / max(spread, 1e-6)) ** 0.5), 1000.0)
+            unseen_TT = (distance_TT < 0) | (distance_TT >= layer.window)
+            mask_TT = torch.zeros_like(distance_TT, dtype=reader.dtype)
+            mask_TT = mask_TT.masked_fill_(unseen_TT, torch.finfo(reader.dtype).min)[None, None]
             own_TD = layer.attention(loud_TD[None], position_embeddings=turned, attention_mask=mask_TT)[0][0]
             if not _close(decoder.attend(layer, loud_TD, kv[number], table, tokens, 1), own_TD, reader.dtype):
                 return False
         own_TD = policy.decoder(input_ids=token_T[None], use_cache=False).last_hidden_state[0]
     return _close(decoder(token_T, tokens, kv, table, 2), own_TD, reader.dtype)
-
-
-def _loudness(layer: FusedLayer, x_TD: Tensor, size: int) -> float:
-    """A factor for a layer's input with which it looks at some tokens clearly more than at others."""
-    if layer.norms is not None:
-        return 1.0
-    qkv_TX = layer.qkv(x_TD).float()
-    spread = float(qkv_TX.std() ** 2 * size**0.5 * layer.attention.scaling)
-    return min(float((3.0 / max(spread, 1e-6)) ** 0.5), 1000.0)
-
-
-def _mask(position_T: Tensor, window: int, dtype: torch.dtype) -> Tensor:
-    distance_TT = position_T[:, None] - position_T
-    seen_TT = (distance_TT >= 0) & (distance_TT < window)
-    return torch.zeros_like(distance_TT, dtype=dtype).masked_fill_(~seen_TT, torch.finfo(dtype).min)[None, None]
 
 
 def _close(ours: Tensor, own: Tensor, dtype: torch.dtype) -> bool:
@@ -302,7 +292,6 @@ NOTHING = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, *[-1.0] * STOPS, *[0.0] 
 class FusedRunner:
     """Computes spans with a `FusedDecoder` over pages."""
 
-    mixes = True
     chunk = PROMPTS
 
     def __init__(self, decoder: FusedDecoder, store: PagesStore, *, max_running: int, graphs: bool) -> None:
@@ -337,11 +326,14 @@ class FusedRunner:
             self._play(self._draws, rounded(len(drawing)), cut)
         for span in drawing:  # while the GPU computes
             span.request.foresee(2 * (1 + DRAWS))
-        drawn = iter(self._collect(len(drawing), reads))
-        result = [next(drawn) if span.draws else [] for span in spans]
-        for span, new in zip(spans, result, strict=True):
+        places = self._drawn[0 if reads else 1 :, :, : len(drawing)].tolist() if drawing else []
+        number, result = count(), list[list[tuple[int, float]]]()
+        for span in spans:  # what was drawn for each, up to its end
+            n = next(number) if span.draws else 0
+            new = [(int(tokens[n]), logprobs[n]) for tokens, logprobs in places if span.draws and tokens[n] >= 0]
             span.resident.ids.extend(span.tokens)
             span.resident.ids.extend(token for token, _ in new[:-1])
+            result.append(new)
         return result
 
     def _play(self, graphs: Graphs, *shape: Any) -> None:
@@ -359,10 +351,36 @@ class FusedRunner:
 
     def _tell(self, drawing: Sequence[Span], *, reads: bool) -> None:
         """Brings to the GPU what it must know of each draw."""
-        slots = self.decoder.slots
-        columns = [_numbers_of(span, slots[span.resident.adapter], 0 if reads else 1) for span in drawing]
+        first = 0 if reads else 1  # the place of the first token that is drawn
+        columns = []
+        for span in drawing:
+            request, sampling = span.request, span.request.sampling
+            stops = sorted(request.stop_ids)[:STOPS]
+            columns.append(
+                [
+                    span.tokens[-1],
+                    len(span.resident.ids) + len(span.tokens) - 1,
+                    span.resident.place.row,
+                    self.decoder.slots[span.resident.adapter],
+                    request.most - len(request.prompt_ids) - len(request.completion_ids),
+                    sampling.temperature,
+                    sampling.top_p,
+                    sampling.top_k,
+                    sampling.min_p,
+                    *stops,
+                    *[-1.0] * (STOPS - len(stops)),
+                    *[0.0] * first,
+                    *request.foresee(1 + DRAWS - first),
+                ]
+            )
         columns += [NOTHING] * (self.most - len(drawing))
         self._numbers.copy_(torch.from_numpy(np.array(columns)).T)
+
+    def _sizes(self, total: int) -> list[int]:
+        """Of what is read in a visit: tokens, their positions, rows and adapters' slots, blocks' first tokens and
+        numbers of tokens, and the tokens to draw after."""
+        blocks = total // self.block + self.most
+        return [total, total, total, total, blocks, blocks, self.most]
 
     def _lay_out(self, spans: Sequence[Span]) -> int:
         """Brings the tokens to read to the GPU; their number, rounded."""
@@ -373,25 +391,29 @@ class FusedRunner:
         num_blocks = -(-sizes // self.block)
         # The blocks of a span begin `block` tokens apart; the last has what is left.
         number = np.arange(num_blocks.sum()) - np.repeat(np.cumsum(num_blocks) - num_blocks, num_blocks)
-        laid = Laid(total, self.block, self.most)
-        laid.tokens[:used] = [token for span in spans for token in span.tokens]
+        inputs = np.zeros(sum(self._sizes(total)), np.int32)
+        parts = np.split(inputs, np.cumsum(self._sizes(total))[:-1])
         known = np.array([len(span.resident.ids) for span in spans])
-        laid.positions[:used] = np.arange(used) + np.repeat(known - starts, sizes)
-        laid.rows[:used] = np.repeat([span.resident.place.row for span in spans], sizes)
-        laid.slots[:used] = np.repeat([self.decoder.slots[span.resident.adapter] for span in spans], sizes)
-        laid.first[: len(number)] = np.repeat(starts, num_blocks) + number * self.block
-        laid.count[: len(number)] = np.minimum(np.repeat(sizes, num_blocks) - number * self.block, self.block)
-        last = (starts + sizes - 1)[[span.draws for span in spans]]
-        laid.last[: len(last)] = last
+        rows = [(span.resident.place.row, self.decoder.slots[span.resident.adapter]) for span in spans]
+        filled = (
+            [token for span in spans for token in span.tokens],
+            np.arange(used) + np.repeat(known - starts, sizes),
+            *np.repeat(np.array(rows).T, sizes, axis=1),
+            np.repeat(starts, num_blocks) + number * self.block,
+            np.minimum(np.repeat(sizes, num_blocks) - number * self.block, self.block),
+            (starts + sizes - 1)[[span.draws for span in spans]],
+        )
+        for part, values in zip(parts, filled, strict=True):
+            part[: len(values)] = values
         if total not in self._reading:
-            self._reading[total] = torch.zeros(len(laid.all), dtype=torch.int32, device=self.reader.device)
-        self._reading[total].copy_(torch.from_numpy(laid.all))
+            self._reading[total] = torch.zeros(len(inputs), dtype=torch.int32, device=self.reader.device)
+        self._reading[total].copy_(torch.from_numpy(inputs))
         return total
 
     def _read(self, total: int, cut: bool) -> Tensor:
         """Reads `total` tokens and draws one for each who draws."""
-        sizes = Laid.sizes(total, self.block, self.most)
-        token_T, position_T, row_T, slot_T, first_B, count_B, last_N = self._reading[total].split_with_sizes(sizes)
+        parts = self._reading[total].split_with_sizes(self._sizes(total))
+        token_T, position_T, row_T, slot_T, first_B, count_B, last_N = parts
         tokens = Tokens(position_T, row_T, first_B, count_B, self.block, slot_T)
         hidden_TD = self.decoder(token_T, tokens, self.store.kv, self.store.table, 1)
         self._advance(hidden_TD[last_N], 0, cut)
@@ -427,51 +449,3 @@ class FusedRunner:
         numbers[TOKEN] = torch.where(goes_on_N, token_N, numbers[TOKEN])
         numbers[POSITION] += goes_on_N
         numbers[LEFT] = torch.where(ends_N, 0.0, numbers[LEFT] - 1)
-
-    def _collect(self, number: int, read: bool) -> list[list[tuple[int, float]]]:
-        """What was drawn for each, up to its end."""
-        if not number:
-            return []
-        places = self._drawn[0 if read else 1 :, :, :number].tolist()
-        return [[(int(tokens[n]), logprobs[n]) for tokens, logprobs in places if tokens[n] >= 0] for n in range(number)]
-
-
-class Laid:
-    """What is read in a visit, as one array.
-
-    Tokens, their positions, rows and adapters' slots, blocks, and the tokens to draw after.
-    """
-
-    def __init__(self, total: int, block: int, most: int) -> None:
-        sizes = self.sizes(total, block, most)
-        self.all = np.zeros(sum(sizes), np.int32)
-        self.tokens, self.positions, self.rows, self.slots, self.first, self.count, self.last = np.split(
-            self.all, np.cumsum(sizes)[:-1]
-        )
-
-    @staticmethod
-    def sizes(total: int, block: int, most: int) -> list[int]:
-        blocks = total // block + most
-        return [total, total, total, total, blocks, blocks, most]
-
-
-def _numbers_of(span: Span, slot: int, first: int) -> list[float]:
-    """The numbers of one draw, whose tokens have the places from `first` on."""
-    request, sampling = span.request, span.request.sampling
-    done = len(request.completion_ids)
-    stops = sorted(request.stop_ids)[:STOPS]
-    return [
-        span.tokens[-1],
-        len(span.resident.ids) + len(span.tokens) - 1,
-        span.resident.place.row,
-        slot,
-        request.most - len(request.prompt_ids) - done,
-        sampling.temperature,
-        sampling.top_p,
-        sampling.top_k,
-        sampling.min_p,
-        *stops,
-        *[-1.0] * (STOPS - len(stops)),
-        *[0.0] * first,
-        *request.foresee(1 + DRAWS - first),
-    ]

@@ -3,8 +3,8 @@
 Slower than the paths with our own cache, and exact: for models with recurrent or convolutional
 layers, attention sinks, compressed keys, positions of their own kind. A prompt is read by itself,
 then all who draw are stepped in one batch. An episode's cache stays with it between turns. Where
-layers carry state, snapshots are taken at the ends of prompts and answers and where prompts of
-different episodes part, and a changed history continues from the longest that still fits.
+layers carry state, snapshots are taken at the ends of prompts and answers, and a changed history
+continues from the longest that still fits.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from torch import Tensor
 from bough.engines.local.adapters import Segments
 from bough.engines.local.caches import CacheBatch, Snapshot
 from bough.engines.local.reader import Reader, agrees, trial_length, trial_tokens
-from bough.engines.local.schedule import WORTH_SHARING, Resident, Span, Store, draw_next
+from bough.engines.local.schedule import Resident, Span, Store, draw_next
 from bough.policy.policy import Policy
 from bough.trees.mixers import length_matters
 
@@ -37,12 +37,11 @@ Stepping = tuple[Span, list[int]]
 
 @dataclass(eq=False)
 class Place:
-    """Where an episode's cache is: a row of a batch. `marks` are lengths at which a snapshot will be taken."""
+    """Where an episode's cache is: a row of a batch."""
 
     batch: CacheBatch | None = None
     row: int = 0
     snapshots: list[Snapshot] = field(default_factory=list)
-    marks: list[int] = field(default_factory=list)
 
 
 class GeneralStore(Store):
@@ -52,11 +51,11 @@ class GeneralStore(Store):
         self.reader = reader
         self.stateful = False
         self.bytes_per_token, self.bytes_of_states = 1, 0
-        if reader.ways.cache != "none":
+        if reader.ways.cached:
             with reader.reading():
                 _, batch = reader.read(torch.zeros(1, 16, dtype=torch.long, device=reader.device))
-            self.stateful = not batch.croppable
             along, self.bytes_of_states = batch.num_bytes
+            self.stateful = self.bytes_of_states > 0
             self.bytes_per_token = max(along // 16, 1)
 
     def cost(self, tokens: int) -> int:
@@ -66,23 +65,14 @@ class GeneralStore(Store):
         resident.place, resident.capacity = resident.place or Place(), self.cost(tokens)
 
     def reach(self, resident: Resident, length: int, *, soon: bool = False) -> int:
-        """How many of the first `length` tokens can be continued from."""
-        known, turn = len(resident.ids), self.reader.turns_at
-        if not length or self.reader.ways.cache == "none" or (turn is not None and known > turn >= length):
+        known = len(resident.ids)
+        if not length or not self.reader.ways.cached:
             return 0
         if not self.stateful or (length == known and not soon):
             return length
-        place: Place = resident.place
-        lengths = [snapshot.length for snapshot in place.snapshots]
+        lengths = [snapshot.length for snapshot in resident.place.snapshots]
         if soon and resident.request is not None:
-            most = len(resident.request.prompt_ids) - 1
-            ahead = [mark for mark in [*place.marks, most] if mark > known]
-            best = max((one for one in [*lengths, *ahead] if one <= length), default=0)
-            apart = known < length < most and length - best >= WORTH_SHARING
-            if apart and self.reader.ways.continues and len(ahead) < SNAPSHOTS:
-                place.marks.append(length)
-                ahead.append(length)
-            lengths += ahead
+            lengths += [end for end in [len(resident.request.prompt_ids) - 1] if end > known]
         return max((one for one in lengths if one <= length), default=0)
 
     def copy(self, source: Resident, target: Resident, begin: int, end: int) -> None:  # noqa: ARG002
@@ -93,8 +83,7 @@ class GeneralStore(Store):
     def own(self, resident: Resident, begin: int) -> None:
         """Cuts the cache back to the first `begin` tokens."""
         place: Place = resident.place
-        place.marks = []
-        if self.reader.ways.cache == "none" or place.batch is None:
+        if not self.reader.ways.cached or place.batch is None:
             return
         if begin == 0:
             place.batch, place.snapshots = None, []
@@ -103,11 +92,6 @@ class GeneralStore(Store):
             place.batch, place.row = self._cut(resident, begin), 0
         place.snapshots = [one for one in place.snapshots if one.length <= begin]
         self.take_snapshot(resident)
-
-    def mark(self, resident: Resident, length: int) -> None:
-        """Plans a snapshot where a history was changed: the next change may come after the same tokens."""
-        if self.stateful:
-            resident.place.marks.append(length)
 
     def take_snapshot(self, resident: Resident) -> None:
         """Keeps the way back to where the episode is now."""
@@ -143,22 +127,20 @@ class GeneralStore(Store):
 class GeneralRunner:
     """Reads each new prompt by itself and steps all others together."""
 
-    mixes = True
-
     def __init__(self, reader: GeneralReader, store: GeneralStore) -> None:
         self.reader, self.store = reader, store
-        # A model that cannot read several tokens after cached ones reads a first prompt in one piece.
         self._stepped: list[Resident] = []
-        self.chunk = CHUNK if reader.ways.continues and reader.turns_at is None else WHOLE
+        # A model that cannot read several tokens after cached ones reads a first prompt in one piece.
+        self.chunk = CHUNK if reader.ways.continues else WHOLE
 
     def run(self, spans: Sequence[Span]) -> list[list[tuple[int, float]]]:
         """Computes the spans; for each that draws, the token and its log-probability."""
-        if self.reader.ways.cache == "none":
+        if self.reader.ways.cached:
+            hidden = self._read_cached(spans)
+        else:
             hidden = self._read_whole([span for span in spans if span.draws])
             for span in spans:
                 span.resident.ids.extend(span.tokens)
-        else:
-            hidden = self._read_cached(spans)
         drawing = [span for span in spans if span.draws]
         if not drawing:
             return [[] for _ in spans]
@@ -169,7 +151,7 @@ class GeneralRunner:
     def _read_whole(self, spans: list[Span]) -> dict[int, Tensor]:
         """The hidden state of each span's last token, without a cache: all tokens are read again."""
         hidden: dict[int, Tensor] = {}
-        together = TOGETHER if self.reader.ways.together == "padded" else 0
+        together = TOGETHER if self.reader.ways.together else 0
         group: list[Span] = []
         spans = sorted(spans, key=lambda span: span.resident.adapter)
         for span, following in zip(spans, [*spans[1:], None], strict=True):
@@ -203,56 +185,33 @@ class GeneralRunner:
 
     def _read_alone(self, span: Span, hidden: dict[int, Tensor]) -> list[int]:
         """Reads what is better read by itself; what remains is to be stepped."""
-        resident, tokens, place = span.resident, list(span.tokens), span.resident.place
-        turn = self.reader.turns_at
-        if turn is not None and 0 < len(resident.ids) <= turn < len(resident.ids) + len(tokens):
-            tokens = resident.ids + tokens
-            resident.ids, place.batch, place.snapshots = [], None, []
-        fresh = not resident.ids
-        if fresh and (len(tokens) == 1 or turn is not None or not span.draws):
-            end = len(tokens)
-        elif len(tokens) > 1 and (fresh or self.reader.ways.continues):
-            end = len(tokens) - span.draws  # the last one steps with the others
-        else:
-            if span.draws and len(tokens) > 1:
-                place.marks.append(len(resident.ids) + len(tokens) - 1)
+        resident, tokens = span.resident, list(span.tokens)
+        if resident.ids and (len(tokens) == 1 or not self.reader.ways.continues):
             return tokens
-        known = len(resident.ids)
-        if known in place.marks:
-            self.store.take_snapshot(resident)
-        cuts = sorted({mark - known for mark in place.marks if known < mark < known + end} if turn is None else ())
-        if not self.reader.ways.continues:
-            cuts = []
-        for begin, stop in zip([0, *cuts], [*cuts, end], strict=True):
-            if begin:
-                self.store.take_snapshot(resident)
-            batch = self.store.alone(resident) if resident.ids else None
-            piece = torch.tensor([tokens[begin:stop]], device=self.reader.device)
-            states, place.batch = self.reader.read(piece, batch, resident.adapter)
-            place.row = 0
-            resident.ids.extend(tokens[begin:stop])
-            hidden[id(span)] = states[0, -1]
-        if span.draws:
-            self.store.take_snapshot(resident)
+        # The last one steps with the others.
+        end = len(tokens) - span.draws if len(tokens) > 1 else 1
+        batch = self.store.alone(resident) if resident.ids else None
+        piece = torch.tensor([tokens[:end]], device=self.reader.device)
+        states, resident.place.batch = self.reader.read(piece, batch, resident.adapter)
+        resident.place.row = 0
+        resident.ids.extend(tokens[:end])
+        hidden[id(span)] = states[0, -1]
         return tokens[end:]
 
     def _groups(self, stepping: list[Stepping]) -> list[list[Stepping]]:
         """Episodes that can be stepped in one batch. A pass has one adapter: layers may rearrange its tokens."""
-        together = self.reader.ways.together
         groups: dict[tuple[int, str], list[Stepping]] = {}
         for number, (span, tokens) in enumerate(stepping):
-            length = len(span.resident.ids)
+            if len(tokens) == 1 and span.draws and len(span.tokens) > 1:  # all of a prompt but its last token
+                self.store.take_snapshot(span.resident)
             # Padding at most doubles what is stored.
-            padded = max(length, SHORT).bit_length()
-            key = {"alone": number, "equal": length, "padded": padded}[together]
+            padded = max(len(span.resident.ids), SHORT).bit_length()
+            key = padded if self.reader.ways.together else number
             groups.setdefault((key, span.resident.adapter), []).append((span, tokens))
         return list(groups.values())
 
     def _step(self, spans: list[Span], tokens: list[int]) -> Tensor:
         """The hidden states [B, D] of one more token for each."""
-        for span in spans:
-            if len(span.resident.ids) in span.resident.place.marks:
-                self.store.take_snapshot(span.resident)
         batch = self._gather([span.resident for span in spans])
         rows = [span.resident.place.row for span in spans]
         token_B1 = torch.zeros(len(rows), 1, dtype=torch.long)
@@ -285,11 +244,11 @@ class GeneralRunner:
         return CacheBatch.joined(batches)
 
 
-# A model read by its own code: its attention, and the cache that transformers makes for it.
-# What such a cache can do differs from model to model and is not read off a name: `find_ways` tries each use of it on
-# a few tokens and compares with the model's forward without a cache.
+# A model read by its own code: its attention, and a cache of transformers with all keys and values kept, even outside
+# of windows, so that it can be cut back. What a model can do with one is not read off a name: `find_ways` tries each
+# use of it on a few tokens and compares with the model's forward without a cache.
 
-CACHE_NAMES = ("past_key_values", "cache_params", "state")  # as forward functions take their cache
+CACHE_NAMES = ("past_key_values", "cache_params")  # as forward functions take their cache
 STEPS = 3  # tokens that are read one by one
 KEEPING_ALL = {
     "DynamicSlidingWindowLayer": "DynamicLayer",
@@ -297,23 +256,16 @@ KEEPING_ALL = {
 }
 
 
-@dataclass(frozen=True)
-class Ways:
+class Ways(NamedTuple):
     """How a model can be read.
 
-    `cache` is "whole" for transformers' own with all keys and values kept, even outside of
-    windows, so that it can be cut back; "own" for what the model makes itself; "none" where the
-    whole episode is read again for every token. `continues`: several tokens can be read in one pass after
-    cached ones. `together`: what can be read in one batch: "padded" (episodes of any length),
-    "equal" (of the same length), "alone".
+    `cached`: after what a cache has; else the whole episode is read again for every token. `continues`:
+    several tokens in one pass after cached ones. `together`: episodes of any length in one padded batch.
     """
 
-    cache: Literal["whole", "own", "none"] = "none"
+    cached: bool = False
     continues: bool = False
-    together: Literal["padded", "equal", "alone"] = "alone"
-
-
-UNCACHED = Ways(together="padded")
+    together: bool = False
 
 
 class GeneralReader(Reader):
@@ -321,17 +273,21 @@ class GeneralReader(Reader):
 
     in_order = False
 
-    def __init__(self, policy: Policy, *, fold: bool = False, ways: Ways | None = None) -> None:
+    def __init__(self, policy: Policy, *, fold: bool = False) -> None:
         super().__init__(policy, fold=fold)
+        config = policy.decoder.config
         parameters = inspect.signature(policy.decoder.forward).parameters
         self._cache_name = next((name for name in CACHE_NAMES if name in parameters), None)
         self._takes_positions = "position_ids" in parameters
-        # Length at which the rotary frequencies change; what was cached before that cannot be used after it.
-        self.turns_at: int | None = _turns_at(policy.decoder.config)
-        self.ways = ways or Ways()
-        if ways is None:
-            with self.reading():
-                self.ways = find_ways(self)
+        rope = getattr(config, "rope_parameters", None) or {}
+        types = {str(one.get("rope_type")) for one in [rope, *rope.values()] if isinstance(one, dict)}
+        self.stretches = "dynamic" in types  # the rotary frequencies may change with every token
+        if length_matters(config) and not self.stretches:
+            # After this length other frequencies apply, and what was cached before could not be used.
+            turn = rope.get("original_max_position_embeddings") or config.original_max_position_embeddings
+            self.context = min(self.context, int(turn))
+        with self.reading():
+            self.ways = find_ways(self)
 
     def read(self, tokens_BQ: Tensor, batch: CacheBatch | None = None, adapter: str = "") -> tuple[Tensor, CacheBatch]:
         """The hidden states [B, Q, D] of tokens after a batch's, or after none, and the batch with them."""
@@ -346,8 +302,7 @@ class GeneralReader(Reader):
             options["position_ids"] = begin_B1 + torch.arange(new, device=self.device)
         with self.precision(), self.adapters.applied(Segments.whole(adapter)):
             output = self.policy.decoder(input_ids=tokens_BQ, use_cache=True, **options)
-        cache = options[self._cache_name] or output[self._cache_name]
-        return output.last_hidden_state, CacheBatch(cache, [length + new for length in lengths])
+        return output.last_hidden_state, CacheBatch(options[self._cache_name], [length + new for length in lengths])
 
     def read_whole(self, episodes: Sequence[Sequence[int]], adapter: str = "") -> Tensor:
         """The hidden states [B, Q, D] of whole episodes without a cache; padding comes last, where no token looks."""
@@ -355,12 +310,9 @@ class GeneralReader(Reader):
         rows = [[*tokens, *[0] * (longest - len(tokens))] for tokens in episodes]
         with self.precision(), self.adapters.applied(Segments.whole(adapter)):
             output = self.policy.decoder(input_ids=torch.tensor(rows, device=self.device), use_cache=False)
-        hidden_BQD: Tensor = output.last_hidden_state
-        return hidden_BQD
+        return output.last_hidden_state  # type: ignore[no-any-return]
 
     def _fresh(self) -> Any:
-        if self.ways.cache != "whole":
-            return None
         from transformers import DynamicCache, cache_utils
 
         cache = DynamicCache(config=self.policy.decoder.config)
@@ -373,105 +325,42 @@ class GeneralReader(Reader):
 
 def find_ways(reader: GeneralReader) -> Ways:
     """The quickest ways of reading that give what the model's forward gives without a cache."""
-    if _stretches(reader.policy.decoder.config):
+    if reader.stretches:
         return Ways()
-    if reader._cache_name is None:
-        return UNCACHED
-    trial = WaysTrial(reader)
-    for cache in ("whole", "own"):
-        ways = trial.attempt(Ways(cache=cache), trial.one_by_one)
-        if ways is None:
-            continue
-        ways = trial.attempt(replace(ways, continues=True), trial.continuing) or ways
-        together = ("equal",) if _needs_equal_lengths(reader) else ("padded", "equal")
-        for way in together:
-            run = trial.padded if way == "padded" else trial.side_by_side
-            if better := trial.attempt(replace(ways, together=way), run):  # type: ignore[arg-type]
-                return better
-        return ways
-    return UNCACHED
+    length = trial_length(reader)
+    episodes = [torch.tensor([trial_tokens(reader, n, seed=n)]) for n in (length, length - length // 3)]
+    expected = [reader.read_whole(each.tolist())[0] for each in episodes]
 
+    def read(tokens: Tensor, batch: CacheBatch | None = None) -> tuple[Tensor, CacheBatch]:
+        return reader.read(tokens.to(reader.device), batch)
 
-class WaysTrial:
-    """Reads two made-up episodes in different ways."""
+    def same(ours_QD: Tensor, own_QD: Tensor) -> bool:
+        ours, own = (reader.logits(hidden).float().log_softmax(-1) for hidden in (ours_QD, own_QD))
+        return agrees(float((ours - own).abs().mean()), reader)
 
-    def __init__(self, reader: GeneralReader) -> None:
-        self.reader = reader
-        length = trial_length(reader)
-        lengths = (length, length - length // 3)
-        self.long, self.short = (torch.tensor([trial_tokens(reader, n, seed=n)]) for n in lengths)
-        self.expected = [reader.read_whole(each.tolist())[0] for each in (self.long, self.short)]
+    def steps(number: int) -> bool:
+        """Reads what each of the first episodes starts with, then the rest of all token by token in one batch."""
+        batch = CacheBatch.joined([read(each[:, :-STEPS])[1] for each in episodes[:number]])
+        seen = []
+        for place in range(-STEPS, 0):
+            hidden, batch = read(torch.cat([each[:, [place]] for each in episodes[:number]]), batch)
+            seen.append(hidden[:, 0])
+        return batch.known and all(map(same, torch.stack(seen, 1), (own[-STEPS:] for own in expected)))
 
-    def attempt(self, ways: Ways, read: Callable[[], bool]) -> Ways | None:
-        """The ways, if reading so gives the right hidden states."""
-        before, self.reader.ways = self.reader.ways, ways
+    def continuing() -> bool:
+        long, own = episodes[0], expected[0]
+        middle, batch = read(long[:, 7:-5], read(long[:, :7])[1])
+        return same(middle[0], own[7:-5]) and same(read(long[:, -5:], batch)[0][0], own[-5:])
+
+    def works(way: Callable[[], bool]) -> bool:
         try:
-            return ways if read() else None
+            return way()
         except Exception as error:  # a model's code may break in any way on a use that its authors did not mean
-            log.debug("%s: %s: %s", ways, type(error).__name__, error)
-            return None
-        finally:
-            self.reader.ways = before
+            log.debug("%s: %s", type(error).__name__, error)
+            return False
 
-    def one_by_one(self) -> bool:
-        return self._steps([self.long[:, :-STEPS]], [self.long[:, -STEPS:]], [self.expected[0]])
-
-    def continuing(self) -> bool:
-        _, batch = self._read(self.long[:, :7])
-        hidden, batch = self._read(self.long[:, 7:-5], batch)
-        same = self._same(hidden[0], self.expected[0][7:-5])
-        hidden, _ = self._read(self.long[:, -5:], batch)
-        return same and self._same(hidden[0], self.expected[0][-5:])
-
-    def padded(self) -> bool:
-        both = [self.long, self.short]
-        return self._steps([each[:, :-STEPS] for each in both], [each[:, -STEPS:] for each in both], self.expected)
-
-    def side_by_side(self) -> bool:
-        end = self.short.shape[1]
-        both, expected = [self.long[:, :end], self.short], [self.expected[0][:end], self.expected[1]]
-        return self._steps([each[:, :-STEPS] for each in both], [each[:, -STEPS:] for each in both], expected)
-
-    def _steps(self, starts: list[Tensor], rests: list[Tensor], expected: list[Tensor]) -> bool:
-        """Reads what each episode starts with, then the rest of all of them token by token in one batch."""
-        batch = CacheBatch.joined([self._read(start)[1] for start in starts])
-        steps = []
-        for place in range(rests[0].shape[1]):
-            hidden, batch = self._read(torch.cat([rest[:, place : place + 1] for rest in rests]), batch)
-            steps.append(hidden[:, 0])
-        seen_BQD = torch.stack(steps, 1)
-        return all(self._same(ours, own[-ours.shape[0] :]) for ours, own in zip(seen_BQD, expected, strict=True))
-
-    def _read(self, tokens: Tensor, batch: CacheBatch | None = None) -> tuple[Tensor, CacheBatch]:
-        return self.reader.read(tokens.to(self.reader.device), batch)
-
-    def _same(self, ours_QD: Tensor, own_QD: Tensor) -> bool:
-        ours, own = (self.reader.logits(hidden).float().log_softmax(-1) for hidden in (ours_QD, own_QD))
-        return agrees(float((ours - own).abs().mean()), self.reader)
-
-
-def _needs_equal_lengths(reader: GeneralReader) -> bool:
-    """Whether padding would matter past lengths that no trial reaches.
-
-    That is where rotary frequencies change with the longest episode of a batch, or where the temperature
-    of attention follows a token's place in the row, padding included (Llama 4).
-    """
-    return reader.turns_at is not None or bool(getattr(reader.policy.decoder.config, "attn_temperature_tuning", False))
-
-
-def _rope_types(config: Any) -> set[str]:
-    rope = getattr(config, "rope_parameters", None) or {}
-    return {str(one.get("rope_type")) for one in [rope, *rope.values()] if isinstance(one, dict)}
-
-
-def _stretches(config: Any) -> bool:
-    """Whether the rotary frequencies may change with every token."""
-    return "dynamic" in _rope_types(config)
-
-
-def _turns_at(config: Any) -> int | None:
-    """The length after which other rotary frequencies apply, if there is one."""
-    if not length_matters(config) or _stretches(config):
-        return None
-    rope = config.rope_parameters
-    return int(rope.get("original_max_position_embeddings") or config.original_max_position_embeddings)
+    if reader._cache_name is None or not works(lambda: steps(1)):
+        return Ways(together=True)
+    # Llama 4's temperature of attention follows a token's place in the row, padding included, past any trial's length.
+    padding_matters = bool(getattr(reader.policy.decoder.config, "attn_temperature_tuning", False))
+    return Ways(True, works(continuing), not padding_matters and works(lambda: steps(2)))

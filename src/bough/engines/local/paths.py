@@ -3,8 +3,7 @@
 | path | where | what it needs |
 |---|---|---|
 | pages | a GPU | layers of the usual form, in few kernels over paged keys and values |
-| rows | a GPU | attention layers that each keep keys and values of one size |
-| ragged | a CPU | the same |
+| ragged | a CPU | attention layers that each keep keys and values of one size |
 | general | both | anything that transformers can generate with |
 """
 
@@ -12,43 +11,34 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Literal, Protocol
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Literal
 
 import torch
-from torch import nn
 
 from bough import bit_exact
 from bough.config.groups import SamplingConfig
+from bough.engines.local.adapters import AdaptedLayers
 from bough.engines.local.fold import pays
-from bough.engines.local.general import GeneralReader, GeneralRunner, GeneralStore, Ways
+from bough.engines.local.general import GeneralReader, GeneralRunner, GeneralStore
 from bough.engines.local.pages import PAGE, PagesStore
 from bough.engines.local.ragged import RaggedRunner, RaggedStore
 from bough.engines.local.reader import Reader, TokenReader, agrees, free_bytes, trial_length, trial_tokens
-from bough.engines.local.rows import RowsRunner, RowsStore
 from bough.engines.local.schedule import Request, Resident, Span, SpanRunner, Store
 from bough.errors import InputError
-from bough.policy.adapters import AdapterWeights
 from bough.policy.policy import Policy
 from bough.policy.processes import unused_bytes
 from bough.types import Call
 
 if TYPE_CHECKING:
-    from bough.engines.local.fused import FusedDecoder
+    from bough.engines.local.fused import FusedAdapters, FusedDecoder
 
 log = logging.getLogger(__name__)
 
-Layout = Literal["rows", "pages", "general"]
-# Tokens that an episode may have where each has a row of its own, unless told otherwise; and for how many of
-# each episode there is room in pages.
-GPU_LENGTH = 4096
+Layout = Literal["pages", "general"]
+GPU_LENGTH = 4096  # tokens of each episode for which there is room in pages
 DRAWN = 4  # tokens, when a path is tried
-# What was found out about a model by trying: None if our own cache computes what it does, else why not; and its ways.
-_obstacles: WeakKeyDictionary[nn.Module, dict[str, str | None]] = WeakKeyDictionary()
-_ways: WeakKeyDictionary[nn.Module, Ways] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -64,29 +54,17 @@ class PathOptions:
     training_bytes: int = 0
 
 
-class NamedAdapters(Protocol):
-    """Adapters that episodes ask for by name. Only `check` may be called while the engine computes."""
-
-    def check(self, weights: AdapterWeights) -> None:
-        """InputError if the model cannot be computed with such an adapter."""
-
-    def set(self, name: str, weights: AdapterWeights) -> None:
-        """Adds an adapter, or replaces the one of this name."""
-
-    def remove(self, name: str) -> None: ...
-
-
 @dataclass(frozen=True)
 class Path:
     """How tokens are computed. `budget` is in the store's own measure, `longest` the most tokens of an episode."""
 
-    name: Literal["pages", "rows", "ragged", "general"]
+    name: Literal["pages", "ragged", "general"]
     reader: Reader
     store: Store
     runner: SpanRunner
     budget: int
     longest: int
-    adapters: NamedAdapters
+    adapters: AdaptedLayers | FusedAdapters
     decoder: FusedDecoder | None = None
 
 
@@ -98,39 +76,26 @@ def choose_path(policy: Policy, options: PathOptions) -> Path:
         return path
     if options.layout == "pages":
         raise InputError("layout='pages' needs a CUDA device and a model of the usual form; leave it out")
-    obstacle = None
-    if options.layout != "general":
-        rows = options.layout == "rows" or policy.device.type == "cuda"
-        path, obstacle = _tried(policy, options, _rows if rows else _ragged)
-        if path:
-            return path
-        if options.layout == "rows":
-            raise InputError(f"layout='rows' does not work for this model: {obstacle}; leave it out")
-    return _general(policy, options, obstacle)
-
-
-def _tried(
-    policy: Policy, options: PathOptions, build: Callable[[Policy, PathOptions], Path]
-) -> tuple[Path | None, str | None]:
-    """A path, if it computes what the model does; else why it cannot."""
-    if policy.obstacle or policy.row_reader.carries_state:
-        return None, policy.obstacle or "its layers carry state along the sequence"
-    known = _obstacles.setdefault(policy.base, {})
-    key = f"{build.__name__} {policy.autocast}"
-    if known.get(key):
-        return None, known[key]
-    try:
-        path = build(policy, options)
-        if key not in known:
+    if options.layout == "general":
+        return _general(policy, options, None)
+    carries_state = policy.row_reader.carries_state
+    obstacle = policy.obstacle or ("its layers carry state along the sequence" if carries_state else None)
+    if policy.device.type == "cuda":
+        obstacle = obstacle or "the kernels take plain layers of the usual form, and memory for a copy of the weights"
+    elif not obstacle:
+        try:
+            path = _ragged(policy, options)
             apart = difference(path.reader, path.store, path.runner)
-            differs = f"with our own cache its log-probabilities would be wrong by {apart:.2g}"
-            known[key] = None if agrees(apart, path.reader) else differs
-    except InputError:  # of the options, not of the model
-        raise
-    except Exception as error:  # whatever a model's code does with a cache that is not transformers'
-        log.debug("the local engine's own cache", exc_info=True)
-        known[key] = f"it does not work with our own cache: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    return (None, known[key]) if known[key] else (path, None)
+            if agrees(apart, path.reader):
+                return path
+            obstacle = f"with our own cache its log-probabilities would be wrong by {apart:.2g}"
+        except InputError:  # of the options, not of the model
+            raise
+        except Exception as error:  # whatever a model's code does with a cache that is not transformers'
+            log.debug("the local engine's own cache", exc_info=True)
+            words = str(error).partition("\n")[0]
+            obstacle = f"it does not work with our own cache: {type(error).__name__}: {words}"
+    return _general(policy, options, obstacle)
 
 
 def difference(reader: Reader, store: Store, runner: SpanRunner) -> float:
@@ -147,7 +112,6 @@ def difference(reader: Reader, store: Store, runner: SpanRunner) -> float:
     )
     resident = Resident(request=request)
     store.allocate(resident, request.most)
-    store.own(resident, 0)
     try:
         with reader.reading():
             drawn = None
@@ -173,8 +137,7 @@ def _pages(policy: Policy, options: PathOptions) -> Path | None:
     except Exception as error:  # layers without keys and values, or with heads of several sizes
         log.debug("pages: %s", error)
         return None
-    # In the copies that it makes of the weights, the policy's adapter takes no more memory.
-    if not (decoder := fused(reader, fold=options.fold is not False)):
+    if not (decoder := fused(reader)):
         return None
     budget = _budget(reader, options)
     longest = min(reader.context, options.max_length or reader.context, budget // PAGE * PAGE)
@@ -196,18 +159,6 @@ def _fits_fused(policy: Policy) -> bool:
     return bool(unused_bytes(policy.device) >= 2 * copied)
 
 
-def _rows(policy: Policy, options: PathOptions) -> Path:
-    reader = TokenReader(policy, fold=_folds(policy, options), stacked=True)
-    budget = _budget(reader, options)
-    longest = min(reader.context, options.max_length or GPU_LENGTH)
-    num_rows = min(options.max_running, budget // longest - 1)  # and one for padding
-    if num_rows < 1:
-        raise InputError(f"max_tokens is {budget}; one episode of max_length {longest} does not fit")
-    store = RowsStore(reader, num_rows=num_rows, length=longest)
-    runner = RowsRunner(reader, store, graphs=options.graphs)
-    return Path("rows", reader, store, runner, num_rows, longest, reader.adapters)
-
-
 def _ragged(policy: Policy, options: PathOptions) -> Path:
     reader = TokenReader(policy, fold=_folds(policy, options))
     if reader.dtype == torch.float32:
@@ -221,11 +172,10 @@ def _ragged(policy: Policy, options: PathOptions) -> Path:
 
 
 def _general(policy: Policy, options: PathOptions, obstacle: str | None) -> Path:
-    reader = GeneralReader(policy, fold=_folds(policy, options), ways=_ways.get(policy.base))
-    _ways[policy.base] = reader.ways
+    reader = GeneralReader(policy, fold=_folds(policy, options))
     name = f"{type(policy.base).__name__} ({policy.decoder.config.model_type})"
     if obstacle:
-        how = "with its own cache" if reader.ways.cache != "none" else "without a cache, reading all for every token"
+        how = "with its own cache" if reader.ways.cached else "without a cache, reading all for every token"
         log.warning("%s is sampled by its own code %s, slower than usual: %s", name, how, obstacle)
     store = GeneralStore(reader)
     if options.max_tokens is None:

@@ -57,7 +57,6 @@ class RaggedStore(Store):
 class RaggedRunner:
     """Reads all spans in one row of tokens, prompts and single tokens alike."""
 
-    mixes = True
     chunk = 512
 
     def __init__(self, reader: TokenReader) -> None:

@@ -11,9 +11,9 @@ import platform
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from ctypes import CDLL
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from bough.bit_exact import without_onednn
-from bough.engines.local.adapters import AdaptedLayers, Plan
+from bough.engines.local.adapters import AdaptedLayers, Segments
 from bough.engines.local.fold import Fold
 from bough.policy.head import Head
 from bough.policy.policy import Policy
@@ -32,37 +32,23 @@ UNBOUNDED = 1 << 20  # tokens of context where the configuration sets no limit
 NAME = "bough_local"  # our attention among those of transformers
 
 
-class KeysValues(Protocol):
-    """What `Cache.update` gives to the attention in place of keys."""
-
-    def attend(self, query_BHQD: Tensor, scaling: float, softcap: float | None, sinks_H: Tensor | None) -> Tensor:
-        """The outputs [B, Q, H, D] of one layer. A sink takes its part of the softmax and gives nothing."""
-
-
-class Cache(Protocol):
-    """As much of a transformers cache as a decoder needs that is told its positions."""
-
-    def update(self, keys_BGQD: Tensor, values_BGQD: Tensor, layer: int, *_: Any) -> tuple[KeysValues, None]:
-        """Stores what is new and gives back how to attend to all there is."""
-
-
 class Reader:
     """A policy's newest weights, ready to be read with.
 
     With `fold`, an adapter is folded into a second copy of the weights. Call `renew` when weights have
-    changed. `stacked` says how adapters by name are computed (`adapters.py`).
+    changed.
     """
 
     in_order = True  # a pass reads tokens of several episodes, one after the other
 
-    def __init__(self, policy: Policy, *, fold: bool = False, stacked: bool = False) -> None:
+    def __init__(self, policy: Policy, *, fold: bool = False) -> None:
         self.policy = policy
         self.context: int = getattr(policy.decoder.config, "max_position_embeddings", None) or UNBOUNDED
         self.vocabulary: int = policy.base.get_input_embeddings().weight.shape[0]
         self.dtype: torch.dtype = policy.autocast or policy.base.dtype
         self._head = Head.of(policy.base)
         self.fold = Fold(policy.model) if fold and policy.has_adapter else None
-        self.adapters = AdaptedLayers(policy, fold=self.fold, dtype=self.dtype, stacked=stacked, in_order=self.in_order)
+        self.adapters = AdaptedLayers(policy, fold=self.fold, dtype=self.dtype, in_order=self.in_order)
 
     @property
     def device(self) -> torch.device:
@@ -112,7 +98,7 @@ class Reader:
 class TokenReader(Reader):
     """Reads tokens of many episodes with our own cache and attention, where every layer keeps keys and values."""
 
-    def __init__(self, policy: Policy, *, fold: bool = False, stacked: bool = False) -> None:
+    def __init__(self, policy: Policy, *, fold: bool = False) -> None:
         from transformers import AttentionInterface
 
         AttentionInterface.register(NAME, _attend)
@@ -122,22 +108,17 @@ class TokenReader(Reader):
         self.head_size: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         kinds = getattr(config, "layer_types", None) or [next(iter(policy.row_reader.sights))] * self.num_layers
         self.sights: list[Sight] = [policy.row_reader.sights[kind] for kind in kinds]
-        super().__init__(policy, fold=fold, stacked=stacked)
-        self.packed = self._pack()
+        super().__init__(policy, fold=fold)
+        on_cpu = self.device.type == "cpu" and self.dtype == torch.float32
+        layers = packable([*policy.decoder.modules(), self._head.layer]) if on_cpu else []
+        with self._folded():
+            self.packed = PackedLinears(layers) if layers else None
 
     def renew(self) -> None:
         super().renew()
         if self.packed:
             with self._folded():
                 self.packed.renew()
-
-    def _pack(self) -> PackedLinears | None:
-        """The model's large linear layers, where packing their weights makes them faster."""
-        if self.device.type != "cpu" or self.dtype != torch.float32:
-            return None
-        layers = packable([*self.policy.decoder.modules(), self._head.layer])
-        with self._folded():
-            return PackedLinears(layers) if layers else None
 
     @property
     def attention(self) -> str:
@@ -158,20 +139,19 @@ class TokenReader(Reader):
         ):
             yield
 
-    def hidden(self, tokens_BQ: Tensor, positions_BQ: Tensor, cache: Cache, plan: Plan | None = None) -> Tensor:
+    def hidden(self, tokens_BQ: Tensor, positions_BQ: Tensor, cache: Any, plan: Segments | None = None) -> Tensor:
         """The hidden states [B, Q, D] of tokens whose keys and values go to `cache`, with adapters as planned."""
         with self.precision(), self.adapters.applied(plan):
             output = self.policy.decoder(
                 input_ids=tokens_BQ, position_ids=positions_BQ, past_key_values=cache, use_cache=True
             )
-        hidden_BQD: Tensor = output.last_hidden_state
-        return hidden_BQD
+        return output.last_hidden_state  # type: ignore[no-any-return]
 
 
 def _attend(
     module: Any,  # noqa: ARG001  as transformers calls it
     query: Tensor,
-    key: KeysValues,
+    key: Any,  # what `update` of our cache gave back
     value: None,  # noqa: ARG001
     attention_mask: None,  # noqa: ARG001
     scaling: float | None = None,
@@ -246,14 +226,16 @@ class PackedLinears:
     def inside(self) -> Iterator[None]:
         """Within it the layers use their packed weights; gradients cannot be taken."""
         threads = torch.get_num_threads()
-        if _on_arm() and 1 < threads < _num_cores():  # the Arm Compute Library knows one thread or all
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        if _on_arm() and 1 < threads < cores:  # the Arm Compute Library knows one thread or all
             yield
             return
         shapes = {layer.weight.shape for layer in self.layers}
         agreed = {shape for shape in shapes if rows_agree(*shape, threads)}
         used = [(number, layer) for number, layer in enumerate(self.layers) if layer.weight.shape in agreed]
         for number, layer in used:
-            layer.forward = partial(self._compute, number)  # type: ignore[method-assign]
+            # Looked up in each call: weights may be renewed while the engine is at work.
+            layer.forward = lambda x, i=number: _product(self._packed[i], self.layers[i].bias, x)  # type: ignore[method-assign, misc]
         try:
             with _no_team() if _on_arm() and threads == 1 else nullcontext():
                 yield
@@ -261,18 +243,22 @@ class PackedLinears:
             for _, layer in used:
                 del layer.forward
 
-    def _compute(self, number: int, x: Tensor) -> Tensor:
-        # Looked up in each call: weights may be renewed while the engine is at work.
-        return _product(self._packed[number], self.layers[number].bias, x)
-
 
 def packable(modules: Iterable[nn.Module]) -> list[nn.Linear]:
     """The layers among these that gain from packing and keep their bits, if memory holds their weights once more."""
     if not _available():
         return []
-    large = [module for module in dict.fromkeys(modules) if type(module) is nn.Linear and _large(module.weight)]
     threads = torch.get_num_threads()
-    large = [layer for layer in large if "forward" not in layer.__dict__ and rows_agree(*layer.weight.shape, threads)]
+    large = [
+        module
+        for module in dict.fromkeys(modules)
+        if type(module) is nn.Linear
+        and module.weight.device.type == "cpu"
+        and module.weight.dtype == torch.float32
+        and module.weight.nbytes >= SMALLEST
+        and "forward" not in module.__dict__
+        and rows_agree(*module.weight.shape, threads)
+    ]
     fits = free_bytes(torch.device("cpu")) > sum(layer.weight.nbytes for layer in large)
     return large if fits else []
 
@@ -297,10 +283,6 @@ def rows_agree(outputs: int, inputs: int, threads: int) -> bool:  # noqa: ARG001
     return True
 
 
-def _large(weight: Tensor) -> bool:
-    return weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.nbytes >= SMALLEST
-
-
 def _available() -> bool:
     library: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     return library and (X86 or _on_arm()) and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
@@ -322,31 +304,21 @@ def _product(packed: Tensor, bias_O: Tensor | None, x: Tensor) -> Tensor:
     return out
 
 
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @contextmanager
 def _no_team() -> Iterator[None]:
     """Leaves all work to the calling thread: the library starts as many threads as there are cores, whatever torch
     was told, and where others compute too, waiting for them takes longer than they save."""
-    openmp = _openmp()
-    if openmp is None:
+    found = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
+    if not found:
         yield
         return
+    openmp = CDLL(str(found[0]))
     before = openmp.omp_get_max_active_levels()
     openmp.omp_set_max_active_levels(0)
     try:
         yield
     finally:
         openmp.omp_set_max_active_levels(before)
-
-
-@cache
-def _openmp() -> CDLL | None:
-    """The OpenMP library that came with torch."""
-    found = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
-    return CDLL(str(found[0])) if found else None
 
 
 # Functions of single numbers whose rounding depends on how torch's threads share the work, left to one thread.
@@ -391,22 +363,15 @@ def free_bytes(device: torch.device, training: int = 0) -> int:
     if device.type == "cuda":
         unused = unused_bytes(device)
         return int(max(unused - training, unused * LEAST) * GPU_SHARE)
-    return int(min(_available_bytes(), _allowed()) * SHARE)
-
-
-def _available_bytes() -> int:
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+        available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):
-        return 8 << 30  # no Linux: a guess that a laptop can bear
-
-
-def _allowed() -> int:
-    """What the container may still take."""
-    group = Path("/sys/fs/cgroup")
-    try:
+        available = 8 << 30  # no Linux: a guess that a laptop can bear
+    try:  # what the container may still take
+        group = Path("/sys/fs/cgroup")
         most, used = (int((group / name).read_text(encoding="ascii")) for name in ("memory.max", "memory.current"))
+        available = min(available, max(most - used, 0))
     except (OSError, ValueError):  # no such group, or "max": no limit
-        return 1 << 62
-    return max(most - used, 0)
+        pass
+    return int(available * SHARE)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -32,9 +32,8 @@ SPARE = 4  # a character cut at the edge of a window of text shows as up to this
 class Request:
     """A call: what was asked, and what was drawn so far. `limit` bounds the tokens of prompt and answer together.
 
-    `future` receives the outcome and `on_tokens` the tokens before it, as they are drawn; `given_up`
-    is set by a caller who no longer waits. `adapter` names the adapter it is computed with; the
-    policy as it is has the empty name.
+    `future` receives the outcome; `given_up` is set by a caller who no longer waits. `adapter` names the
+    adapter it is computed with; the policy as it is has the empty name.
     """
 
     episode: Hashable
@@ -46,7 +45,6 @@ class Request:
     tokenizer: Any = None  # for stop texts
     adapter: str = ""
     future: asyncio.Future[Generated] | None = None
-    on_tokens: Callable[[list[int]], None] | None = None
     completion_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     given_up: bool = False
@@ -80,7 +78,6 @@ class Request:
                 "perhaps by too high a learning rate"
             )
         finish: Finish | None = None
-        before = len(self.completion_ids)
         for token, logprob in drawn:
             self.completion_ids.append(token)
             self.logprobs.append(logprob)
@@ -90,8 +87,6 @@ class Request:
             if len(self.prompt_ids) + len(self.completion_ids) >= self.most:
                 finish = "length"
                 break
-        if self.on_tokens is not None:
-            self.on_tokens(self.completion_ids[before:])
         if finish is None:
             return None
         temperature = self.sampling.temperature or 1.0
@@ -176,12 +171,8 @@ class Span:
 
 
 class SpanRunner(Protocol):
-    """Computes spans, of prompts at most `chunk` tokens at once.
+    """Computes spans, of prompts at most `chunk` tokens at once."""
 
-    One that does not mix reads prompts separately from draws, preferably many together.
-    """
-
-    mixes: bool
     chunk: int
 
     def run(self, spans: Sequence[Span]) -> Sequence[Sequence[tuple[int, float]]]:
@@ -206,10 +197,6 @@ class Store(Protocol):
         With `soon`, once the prompt that is being read is there.
         """
         return length
-
-    def mark(self, resident: Resident, length: int) -> None:  # noqa: ARG002
-        """A history that was cut back, though not to `length`, may be wanted from there again."""
-        return
 
     def own(self, resident: Resident, begin: int) -> None:  # noqa: ARG002
         """Lets the resident write from token `begin` on without changing what others hold."""
@@ -310,8 +297,6 @@ class Scheduler:
             resident.ids += request.prompt_ids[known:shared]
             self.num_shared += shared - known
         self.store.own(resident, len(resident.ids))
-        if len(resident.ids) < common:
-            self.store.mark(resident, common)
         self.num_prefilled += len(request.prompt_ids) - len(resident.ids)
         resident.request = request
         self.residents[request.episode] = resident

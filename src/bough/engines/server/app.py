@@ -16,7 +16,7 @@ import os
 import resource
 import secrets
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -34,16 +34,13 @@ from bough.engines.server.chat import (
     ChatRequest,
     Choice,
     Completion,
-    EventStream,
     RefusedError,
     event,
-    model_json,
-    models_json,
     read_object,
     read_request,
     refusal_of,
 )
-from bough.engines.server.store import Recorder, SessionOutcome, read_outcome
+from bough.engines.server.store import Recorder, read_outcome
 from bough.errors import BoughError, InputError
 from bough.files import is_loopback
 from bough.types import Message
@@ -77,7 +74,14 @@ def make_app(recorder: Recorder, access: Access, *, model: str, token_texts: Tok
         yield
         await recorder.close()
 
-    errors = {404: _unknown_address, 405: _wrong_method}
+    async def unknown_address(request: Request, _: Exception) -> Response:
+        words = f"there is nothing at {request.url.path:.200}; chat completions are at /v1/chat/completions"
+        return refused(RefusedError(404, words, code="unknown_address"))
+
+    async def wrong_method(request: Request, _: Exception) -> Response:
+        return refused(RefusedError(405, f"{request.method} is not possible here", code="method"))
+
+    errors = {404: unknown_address, 405: wrong_method}
     return Guard(Starlette(routes=routes, lifespan=lifespan, exception_handlers=errors), access)
 
 
@@ -96,23 +100,15 @@ class Api:
         except RefusedError as refusal:
             self.recorder.refuse(session, refusal)
             raise
-        if not asked.stream:
-            replies = asyncio.ensure_future(self.recorder.answer(session, asked))
-            await finished(request, replies)
-            return json_answer(self._completion(asked, replies.result()).to_json())
-        live = LiveText()
-        # A token's log-probability belongs beside its text: with them a reply is sent when it is complete.
-        on_text = None if asked.logprobs else live.add
-        replies = asyncio.ensure_future(self.recorder.answer(session, asked, on_text))
-        replies.add_done_callback(live.wake)
-        # What fails before it has any content has a status of its own, unless it takes long.
-        if await finished(request, replies, KEEP_ALIVE_S, sooner=live.changed()):
-            replies.result()
-        return EventResponse(self._events(asked, live, replies), replies)
+        replies = asyncio.ensure_future(self.recorder.answer(session, asked))
+        # What fails has a status of its own, unless it takes long.
+        done = await finished(request, replies, KEEP_ALIVE_S if asked.stream else None)
+        if asked.stream and not (done and replies.exception()):
+            return EventResponse(self._events(asked, replies), replies)
+        return json_answer(self._completion(asked, replies.result()).to_json())
 
     async def end(self, request: Request) -> Response:
-        body = await read_body(request)
-        outcome = await parsed(_outcome, body)
+        outcome = await parsed(lambda body: read_outcome(read_object(body.strip() or b"{}")), await read_body(request))
         trajectory = await self.recorder.end(request.path_params["session"], outcome)
         return json_answer(
             {
@@ -130,41 +126,33 @@ class Api:
         if name not in (None, self.model):
             words = f"there is no model {name:.100}; this server has {self.model}"
             raise RefusedError(404, words, code="model_not_found")
-        return json_answer(models_json([self.model]) if name is None else model_json(self.model))
+        model = {"id": self.model, "object": "model", "created": 0, "owned_by": "bough"}
+        return json_answer({"object": "list", "data": [model]} if name is None else model)
 
     async def health(self, _: Request) -> Response:
         recorder = self.recorder
         return json_answer({"status": "ok", "open_sessions": recorder.open_sessions, "in_flight": recorder.in_flight})
 
-    async def _events(
-        self, asked: ChatRequest, live: LiveText, replies: asyncio.Future[Replies]
-    ) -> AsyncIterator[bytes]:
-        stream = EventStream(_new_id(), self.model, asked)
+    async def _events(self, asked: ChatRequest, replies: asyncio.Future[Replies]) -> AsyncIterator[bytes]:
         try:
             while not replies.done():
-                try:
-                    await asyncio.wait_for(live.changed(), KEEP_ALIVE_S)
-                except TimeoutError:
+                await asyncio.wait([replies], timeout=KEEP_ALIVE_S)
+                if not replies.done():
                     yield WAITING
-                for choice, text in live.take():
-                    yield stream.text(choice, text)
-            for one in stream.rest(self._completion(asked, replies.result())):
+            for one in self._completion(asked, replies.result()).events():
                 yield one
         except Exception as error:
             yield event(refusal_of(error).to_json())
 
     def _completion(self, asked: ChatRequest, replies: Replies) -> Completion:
-        texts = self.token_texts if asked.logprobs else None
-        choices = [
-            Choice(
-                answer,
-                shown,
-                texts(answer.call.completion_ids) if texts and answer.call else None,
-                _stop_text(asked, answer.message),
-            )
-            for answer, shown in replies
-        ]
-        return Completion(_new_id(), self.model, asked, choices)
+        choices = []
+        for answer, shown in replies:
+            texts = None
+            if asked.logprobs and self.token_texts and answer.call:
+                texts = self.token_texts(answer.call.completion_ids)
+            stop = next((text for text in asked.sampling.get("stop", []) if text in answer.message.content), None)
+            choices.append(Choice(answer, shown, texts, stop))
+        return Completion(f"chatcmpl-{secrets.token_hex(12)}", self.model, asked, choices)
 
 
 class EventResponse(StreamingResponse):
@@ -187,18 +175,6 @@ def _asked(body: bytes) -> ChatRequest:
     return request
 
 
-def _outcome(body: bytes) -> SessionOutcome:
-    return read_outcome(read_object(body) if body.strip() else {})
-
-
-def _new_id() -> str:
-    return f"chatcmpl-{secrets.token_hex(12)}"
-
-
-def _stop_text(request: ChatRequest, reply: Message) -> str | None:
-    return next((text for text in request.sampling.get("stop", []) if text in reply.content), None)
-
-
 def _guarded(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
     """The handler with every error as an answer."""
 
@@ -211,15 +187,6 @@ def _guarded(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Req
             return refused(refusal_of(error))
 
     return answer
-
-
-async def _unknown_address(request: Request, _: Exception) -> Response:
-    words = f"there is nothing at {request.url.path:.200}; chat completions are at /v1/chat/completions"
-    return refused(RefusedError(404, words, code="unknown_address"))
-
-
-async def _wrong_method(request: Request, _: Exception) -> Response:
-    return refused(RefusedError(405, f"{request.method} is not possible here", code="method"))
 
 
 # Who may use the endpoint.
@@ -244,7 +211,10 @@ class Access:
         headers = Headers(scope=scope)
         if self.hosts is not None and _without_port(headers.get("host", "")) not in self.hosts:
             return RefusedError(421, "this server does not answer to that host name", code="host")
-        if headers.get("sec-fetch-site") in ("cross-site", "same-site") or self._from_another_page(headers):
+        # Browsers without Sec-Fetch-Site still say where a page's POST comes from.
+        origin = headers.get("origin")
+        foreign = self.hosts is not None and origin is not None and origin.partition("://")[2] != headers.get("host")
+        if foreign or headers.get("sec-fetch-site") in ("cross-site", "same-site"):
             return RefusedError(403, "web pages of other sites may not use this server", code="cross_site")
         if self.key is None or scope["path"] in OPEN_PATHS:
             return None
@@ -252,11 +222,6 @@ class Access:
         if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self.key.encode()):
             return None
         return RefusedError(401, "the key is missing or wrong; send it as Authorization: Bearer KEY", code="key")
-
-    def _from_another_page(self, headers: Headers) -> bool:
-        """Browsers without Sec-Fetch-Site still say where a page's POST comes from."""
-        origin = headers.get("origin")
-        return self.hosts is not None and origin is not None and origin.partition("://")[2] != headers.get("host")
 
 
 def access(host: str, key_variable: str) -> Access:
@@ -342,21 +307,20 @@ async def parsed(read: Callable[[bytes], Read], body: bytes) -> Read:
     return await asyncio.to_thread(read, body) if len(body) > MAX_ON_LOOP else read(body)
 
 
-async def finished(
-    request: Request,
-    work: asyncio.Future[Any],
-    patience_s: float | None = None,
-    sooner: Coroutine[Any, Any, None] | None = None,
-) -> bool:
-    """Waits for `work`, at most `patience_s` or until `sooner`; returns whether it is done.
+async def finished(request: Request, work: asyncio.Future[Any], patience_s: float | None = None) -> bool:
+    """Waits for `work`, at most `patience_s`; returns whether it is done.
 
     If the client hangs up before that, `work` is cancelled and ClientGoneError raised. The body
     must have been read.
     """
-    gone = asyncio.ensure_future(_gone(request))
-    others = {gone, *([asyncio.ensure_future(sooner)] if sooner is not None else [])}
+
+    async def hung_up() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    gone = asyncio.ensure_future(hung_up())
     try:
-        await asyncio.wait({work, *others}, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({work, gone}, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
         if not work.done() and gone.done():
             raise ClientGoneError
         return work.done()
@@ -365,46 +329,11 @@ async def finished(
         await asyncio.wait([work])
         raise
     finally:
-        for other in others:
-            other.cancel()
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+        gone.cancel()
 
 
 def _too_large() -> RefusedError:
     return RefusedError(413, f"the body is larger than {MAX_BODY >> 20} MiB", code="too_large")
-
-
-# From sampling to a stream: the new text of a request's replies, until it is sent.
-
-
-class LiveText:
-    """Text by choice. It is added and taken on one event loop."""
-
-    def __init__(self) -> None:
-        self._new: dict[int, list[str]] = {}
-        self._event = asyncio.Event()
-
-    def add(self, choice: int, text: str) -> None:
-        self._new.setdefault(choice, []).append(text)
-        self._event.set()
-
-    def wake(self, _: object = None) -> None:
-        """Ends the waiting of `changed`: no more text will come."""
-        self._event.set()
-
-    async def changed(self) -> None:
-        """Waits for new text."""
-        await self._event.wait()
-
-    def take(self) -> list[tuple[int, str]]:
-        """The text that is new since the last time."""
-        new, self._new = self._new, {}
-        self._event.clear()
-        return [(choice, "".join(parts)) for choice, parts in new.items()]
 
 
 # The endpoint over HTTP: a listening socket and its server, on the caller's event loop.
@@ -472,8 +401,12 @@ class Endpoint:
         return f"{self.address}/v1" if session is None else f"{self.address}/s/{session}/v1"
 
     async def start(self) -> None:
-        """Answers from now on."""
-        allow_many_connections()
+        """Answers from now on, on as many connections as the system lets this process have."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._listening]))
         while not self._server.started:
             if self._serving.done():
@@ -491,12 +424,3 @@ class Endpoint:
         if self._serving is not None:
             await self._serving
         self._listening.close()
-
-
-def allow_many_connections() -> None:
-    """Raises this process's own limit on open files as far as the system lets it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

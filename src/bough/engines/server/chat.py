@@ -7,18 +7,18 @@ about the reply (`user`, `metadata`, `store` and others) are not read.
 from __future__ import annotations
 
 import json
-import math
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json, to_json
 
 from bough.chat import tool_calls
-from bough.chat.tool_calls import MalformedError, first_mark
+from bough.chat.tool_calls import MalformedError
 from bough.config.groups import SamplingConfig
 from bough.data.messages import read_message, read_tools
 from bough.engines.base import Answer, ContextFullError
@@ -26,13 +26,14 @@ from bough.errors import BoughError, InputError, RowError, short_repr
 from bough.files import json_digest, text_digest
 from bough.types import Message, ToolCall
 
+Model = TypeVar("Model", bound=BaseModel)
 # Choices of one request.
 MAX_CHOICES = 32
 # Limits on what one request may cost everyone else: all requests share an event loop and the engine's batches.
 MAX_MESSAGES = 1 << 14
 MAX_TOOLS = 1 << 10
-# JSON values in a body, and in the texts of it that are JSON themselves.
-MAX_VALUES = 1 << 18
+# JSON values in a body, counted as commas and brackets, also in texts: some of those are JSON themselves.
+MAX_VALUES = 1 << 20
 MAX_STOPS, MAX_STOP = 64, 1000
 MAX_TEMPERATURE = 100.0
 # Below this, dividing by the temperature overflows float32; the most likely token is drawn.
@@ -56,6 +57,8 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "prediction": (),
     "web_search_options": (),
 }
+NumTokens = Annotated[int, Field(ge=1, le=LARGEST_WHOLE)]
+StopText = Annotated[str, Field(max_length=MAX_STOP)]
 
 
 @dataclass(frozen=True)
@@ -103,33 +106,74 @@ class ChatRequest:
         return defaults.model_copy(update=given)
 
 
+class StreamOptions(BaseModel):
+    include_usage: bool = False
+
+
+class RequestBody(BaseModel):
+    """The fields of a request that are read, and what each may be."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    messages: list[Any] = Field(min_length=1, max_length=MAX_MESSAGES)
+    tools: Any = None
+    tool_choice: Literal["auto", "none"] | None = None
+    temperature: float | None = Field(None, ge=0, le=MAX_TEMPERATURE)
+    top_p: float | None = Field(None, ge=0, le=1)
+    top_k: int | None = Field(None, ge=-LARGEST_WHOLE, le=LARGEST_WHOLE)
+    min_p: float | None = Field(None, ge=0, le=1)
+    max_tokens: NumTokens | None = None
+    max_completion_tokens: NumTokens | None = None
+    stop: StopText | Annotated[list[StopText], Field(max_length=MAX_STOPS)] | None = None
+    seed: int | None = None
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    logprobs: bool | None = None
+    return_token_ids: bool | None = None
+    include_stop_str_in_output: bool | None = None
+
+    def sampling(self) -> dict[str, Any]:
+        """The sampling parameters that were given, by the names of `SamplingConfig`."""
+        stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        greedy = self.top_p == 0 or (self.temperature is not None and self.temperature < MIN_TEMPERATURE)
+        given = {
+            "temperature": 0.0 if greedy else self.temperature,
+            "top_p": self.top_p or None,
+            "top_k": None if self.top_k is None else max(self.top_k, 0),
+            "min_p": self.min_p,
+            "max_new_tokens": self.max_completion_tokens or self.max_tokens,
+            "stop": [text for text in stops if text] or None,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+
 def read_request(body: bytes) -> ChatRequest:
     """The request in a body. Raises RefusedError with a sentence about the first problem."""
     row = read_object(body)
-    if sum(map(_num_values, _json_texts(row))) > MAX_VALUES:
-        raise _too_many_values()
     for name, harmless in UNSUPPORTED.items():
         if row.get(name) is not None and row[name] not in harmless:
             raise RefusedError(400, f"{name} is not supported by this server", param=name, code="unsupported_parameter")
-    options = row.get("stream_options")
+    given = validated(RequestBody, row)
     return ChatRequest(
-        messages=_messages(row),
-        tools=_tools(row),
-        sampling=_sampling(row),
-        seed=None if (seed := _number(row, "seed", int)) is None else int(seed) % SEEDS,
-        num_choices=int(_number(row, "n", int, 1, MAX_CHOICES) or 1),
-        stream=_flag(row, "stream"),
-        stream_usage=_flag(options, "include_usage") if isinstance(options, dict) else False,
-        logprobs=_flag(row, "logprobs"),
-        token_ids=_flag(row, "return_token_ids"),
-        keeps_stop=_flag(row, "include_stop_str_in_output"),
+        messages=_messages(given.messages),
+        tools=[] if given.tool_choice == "none" else _tools(given.tools),
+        sampling=given.sampling(),
+        seed=None if given.seed is None else given.seed % SEEDS,
+        num_choices=given.n or 1,
+        stream=bool(given.stream),
+        stream_usage=given.stream_options is not None and given.stream_options.include_usage,
+        logprobs=bool(given.logprobs),
+        token_ids=bool(given.return_token_ids),
+        keeps_stop=bool(given.include_stop_str_in_output),
     )
 
 
 def read_object(body: bytes) -> dict[str, Any]:
     """The JSON object of a body."""
-    if _num_values(body) > MAX_VALUES:
-        raise _too_many_values()
+    # Counted before they are read: the parser keeps every other thread waiting until it has made them all.
+    if sum(map(body.count, (b",", b"[", b"{"))) > MAX_VALUES:
+        raise RefusedError(413, f"the request has more than {MAX_VALUES:,} JSON values", code="too_large")
     try:
         row = from_json(body, allow_inf_nan=False)
     except (ValueError, RecursionError) as error:
@@ -139,44 +183,18 @@ def read_object(body: bytes) -> dict[str, Any]:
     return row
 
 
-def _num_values(text: bytes) -> int:
-    """About how many values a JSON text has, more than `MAX_VALUES` if there are more.
-
-    Counted before they are read: the parser keeps every other thread waiting until it has made them all.
-    """
-    marks = (b",", b"[", b"{")
-    if (most := sum(map(text.count, marks))) <= MAX_VALUES:
-        return most
-    # Only what stands outside of texts counts.
-    text = text.replace(rb"\\", b"").replace(rb"\"", b"")
-    if (num_texts := text.count(b'"') // 2) > 2 * MAX_VALUES:  # as keys and as values
-        return num_texts
-    outside = b" ".join(text.split(b'"')[::2])
-    return sum(map(outside.count, marks))
+def validated(model: type[Model], row: dict[str, Any]) -> Model:
+    """The row as a model. Raises RefusedError with a sentence about the first problem."""
+    try:
+        return model.model_validate(row)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        words = f"{where} is {short_repr(first['input'])}: {first['msg']}"
+        raise RefusedError(400, words, param=str(first["loc"][0])) from None
 
 
-def _json_texts(row: dict[str, Any]) -> Iterator[bytes]:
-    """The texts of a request that are read as JSON: tools, and the arguments of tool calls."""
-    texts = [row.get("tools")]
-    messages = row.get("messages")
-    for message in messages if isinstance(messages, list) else ():
-        calls = message.get("tool_calls") if isinstance(message, dict) else None
-        for call in calls if isinstance(calls, list) else ():
-            function = (call.get("function") or call) if isinstance(call, dict) else None
-            texts.append(function.get("arguments") if isinstance(function, dict) else None)
-    return (text.encode(errors="replace") for text in texts if isinstance(text, str))
-
-
-def _too_many_values() -> RefusedError:
-    return RefusedError(413, f"the request has more than {MAX_VALUES:,} JSON values", code="too_large")
-
-
-def _messages(row: dict[str, Any]) -> list[Message]:
-    given = row.get("messages")
-    if not isinstance(given, list) or not given:
-        raise RefusedError(400, "messages must be a list with at least one message", param="messages")
-    if len(given) > MAX_MESSAGES:
-        raise RefusedError(400, f"messages has {len(given):,}; at most {MAX_MESSAGES:,} are read", param="messages")
+def _messages(given: list[Any]) -> list[Message]:
     try:
         messages = [read_message(one, f"messages[{number}]") for number, one in enumerate(given)]
     except (RowError, ValueError) as error:
@@ -189,9 +207,9 @@ def _messages(row: dict[str, Any]) -> list[Message]:
     return messages
 
 
-def _tools(row: dict[str, Any]) -> list[dict[str, Any]]:
+def _tools(given: Any) -> list[dict[str, Any]]:
     try:
-        tools = read_tools({"tools": row.get("tools")})
+        tools = read_tools({"tools": given})
     except (RowError, ValueError) as error:
         raise RefusedError(400, str(error), param="tools") from None
     if len(tools) > MAX_TOOLS:
@@ -202,53 +220,7 @@ def _tools(row: dict[str, Any]) -> list[dict[str, Any]]:
             raise RefusedError(400, f"tools[{number}] has no function with a name", param="tools")
         if _too_deep(tool):
             raise RefusedError(400, f"tools[{number}] is nested deeper than {MAX_DEPTH} levels", param="tools")
-    choice = row.get("tool_choice")
-    if choice not in (None, "auto", "none"):
-        raise RefusedError(
-            400, 'tool_choice must be "auto" or "none": this server cannot force a tool call', param="tool_choice"
-        )
-    return [] if choice == "none" else tools
-
-
-def _sampling(row: dict[str, Any]) -> dict[str, Any]:
-    longest = _number(row, "max_completion_tokens", int, 1, LARGEST_WHOLE)
-    stop = row.get("stop")
-    stops = [stop] if isinstance(stop, str) else [] if stop is None else stop
-    if not isinstance(stops, list) or not all(isinstance(text, str) for text in stops):
-        raise RefusedError(400, "stop must be text or a list of texts", param="stop")
-    if len(stops) > MAX_STOPS or any(len(text) > MAX_STOP for text in stops):
-        limits = f"at most {MAX_STOPS} texts of at most {MAX_STOP:,} characters"
-        raise RefusedError(400, f"stop must be {limits}", param="stop")
-    given = {
-        "temperature": _number(row, "temperature", float, 0, MAX_TEMPERATURE),
-        "top_p": _number(row, "top_p", float, 0, 1),
-        "top_k": _number(row, "top_k", int, -LARGEST_WHOLE, LARGEST_WHOLE),
-        "min_p": _number(row, "min_p", float, 0, 1),
-        "max_new_tokens": _number(row, "max_tokens", int, 1, LARGEST_WHOLE) if longest is None else longest,
-        "stop": [text for text in stops if text] or None,
-    }
-    if given["top_p"] == 0:
-        given["top_p"] = None  # asks for the most likely token, as does temperature 0
-        given["temperature"] = 0.0
-    if given["temperature"] is not None and given["temperature"] < MIN_TEMPERATURE:
-        given["temperature"] = 0.0
-    if given["top_k"] is not None and given["top_k"] < 0:
-        given["top_k"] = 0
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _number(
-    row: dict[str, Any], name: str, kind: type[int] | type[float], low: float = -math.inf, high: float = math.inf
-) -> Any:
-    value = row.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int if kind is int else int | float):
-        raise RefusedError(400, f"{name} must be a {'whole ' if kind is int else ''}number", param=name)
-    if not low <= value <= high:
-        limits = f"at least {low:.10g}" if high == math.inf else f"from {low:.10g} to {high:.10g}"
-        raise RefusedError(400, f"{name} is {short_repr(value)}; it must be {limits}", param=name)
-    return kind(value)
+    return tools
 
 
 def _too_deep(value: Any, depth: int = MAX_DEPTH) -> bool:
@@ -258,14 +230,7 @@ def _too_deep(value: Any, depth: int = MAX_DEPTH) -> bool:
     return depth == 0 or any(_too_deep(one, depth - 1) for one in inside)
 
 
-def _flag(row: dict[str, Any], name: str) -> bool:
-    value = row.get(name)
-    if value not in (None, True, False):
-        raise RefusedError(400, f"{name} must be true or false", param=name)
-    return bool(value)
-
-
-# Chat completions as JSON.
+# Chat completions as JSON, and as server-sent events.
 
 Json = dict[str, Any]
 
@@ -278,6 +243,23 @@ class Choice:
     shown: Message
     token_texts: list[str] | None = None
     stop_text: str | None = None
+
+    @property
+    def finish_reason(self) -> str:
+        if self.shown.tool_calls:
+            return "tool_calls"
+        return "length" if self.answer.finish == "length" else "stop"
+
+    @property
+    def tool_calls(self) -> list[Json]:
+        return [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
+            }
+            for call in self.shown.tool_calls
+        ]
 
 
 @dataclass(frozen=True)
@@ -292,36 +274,55 @@ class Completion:
     def to_json(self) -> Json:
         choices = []
         for index, choice in enumerate(self.choices):
-            message: Json = {"role": "assistant", "content": choice.shown.content or None, "refusal": None}
-            if not choice.shown.tool_calls:
-                message["content"] = choice.shown.content
-            if choice.shown.reasoning is not None:
-                message["reasoning_content"] = choice.shown.reasoning
-            if calls := tool_calls_json(choice.shown):
-                message["tool_calls"] = calls
-            written = {"index": index, "message": message, "finish_reason": finish_reason(choice)}
-            choices.append({**written, "logprobs": self.logprobs(choice), **self._token_ids(choice)})
-        whole = {**self._head(), "choices": choices, "usage": self.usage()}
+            shown, call = choice.shown, choice.answer.call
+            content = shown.content or None if shown.tool_calls else shown.content
+            message: Json = {"role": "assistant", "content": content, "refusal": None}
+            if shown.reasoning is not None:
+                message["reasoning_content"] = shown.reasoning
+            if shown.tool_calls:
+                message["tool_calls"] = choice.tool_calls
+            written = {"index": index, "message": message, "finish_reason": choice.finish_reason}
+            written["logprobs"] = self._logprobs(choice)
+            if self.request.token_ids and call is not None:  # what vLLM gives besides
+                written |= {"token_ids": call.completion_ids, "stop_reason": choice.stop_text}
+            choices.append(written)
+        whole = {**self._head("chat.completion"), "choices": choices, "usage": self._usage()}
         if self.request.token_ids and (call := self.choices[0].answer.call) is not None:
             whole["prompt_token_ids"] = call.prompt_ids
         return whole
 
-    def _head(self) -> Json:
-        return {"id": self.id, "object": "chat.completion", "created": int(time.time()), "model": self.model}
+    def events(self) -> Iterator[bytes]:
+        """For each choice its role, its content, its tool calls and its end; then the usage, if it was asked for."""
+        head = self._head("chat.completion.chunk")
+        no_usage = {"usage": None} if self.request.stream_usage else {}
 
-    def usage(self) -> Json:
+        def chunk(index: int, delta: Json, finish: str | None = None, logprobs: Json | None = None) -> bytes:
+            choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+            return event({**head, "choices": [choice], **no_usage})
+
+        for index, choice in enumerate(self.choices):
+            yield chunk(index, {"role": "assistant", "content": ""})
+            if choice.shown.reasoning is not None:
+                yield chunk(index, {"reasoning_content": choice.shown.reasoning})
+            logprobs = self._logprobs(choice)
+            if choice.shown.content or logprobs:
+                yield chunk(index, {"content": choice.shown.content}, logprobs=logprobs)
+            if choice.shown.tool_calls:
+                yield chunk(index, {"tool_calls": [{"index": i, **call} for i, call in enumerate(choice.tool_calls)]})
+            yield chunk(index, {}, choice.finish_reason)
+        if self.request.stream_usage:
+            yield event({**head, "choices": [], "usage": self._usage()})
+        yield b"data: [DONE]\n\n"
+
+    def _head(self, kind: str) -> Json:
+        return {"id": self.id, "object": kind, "created": int(time.time()), "model": self.model}
+
+    def _usage(self) -> Json:
         prompt = self.choices[0].answer.num_prompt_tokens
         completion = sum(choice.answer.num_completion_tokens for choice in self.choices)
         return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
-    def _token_ids(self, choice: Choice) -> Json:
-        """What vLLM gives besides: the exact tokens, and the stop text if one ended the reply."""
-        call = choice.answer.call
-        if not self.request.token_ids or call is None:
-            return {}
-        return {"token_ids": call.completion_ids, "stop_reason": choice.stop_text}
-
-    def logprobs(self, choice: Choice) -> Json | None:
+    def _logprobs(self, choice: Choice) -> Json | None:
         """Each token with its log-probability; None where they were not asked for or the engine has none."""
         call = choice.answer.call
         if not self.request.logprobs or call is None or call.logprobs is None:
@@ -334,78 +335,6 @@ class Completion:
             ],
             "refusal": None,
         }
-
-
-def models_json(names: list[str]) -> Json:
-    """The answer of /v1/models."""
-    return {"object": "list", "data": [model_json(name) for name in names]}
-
-
-def model_json(name: str) -> Json:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "bough"}
-
-
-def tool_calls_json(message: Message) -> list[Json]:
-    return [
-        {
-            "id": call.id,
-            "type": "function",
-            "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
-        }
-        for call in message.tool_calls
-    ]
-
-
-def finish_reason(choice: Choice) -> str:
-    if choice.shown.tool_calls:
-        return "tool_calls"
-    return "length" if choice.answer.finish == "length" else "stop"
-
-
-# A chat completion as server-sent events: text while it is sampled, the rest when it is complete.
-
-
-class EventStream:
-    """The events of one request."""
-
-    def __init__(self, id: str, model: str, request: ChatRequest) -> None:
-        self._head = {"id": id, "object": "chat.completion.chunk", "created": int(time.time()), "model": model}
-        self._usage = {"usage": None} if request.stream_usage else {}
-        self._num_sent = [0] * request.num_choices
-        self._begun: set[int] = set()
-
-    def text(self, index: int, text: str) -> bytes:
-        """New content of a choice, with its role if it is the first."""
-        self._num_sent[index] += len(text)
-        return self._begin(index) + self._chunk(index, {"content": text})
-
-    def rest(self, completion: Completion) -> Iterator[bytes]:
-        """What was not sent: for each choice its role, the rest of its content, its tool calls and its end."""
-        for index, choice in enumerate(completion.choices):
-            if begin := self._begin(index):
-                yield begin
-            logprobs = completion.logprobs(choice)
-            if choice.shown.reasoning is not None:
-                yield self._chunk(index, {"reasoning_content": choice.shown.reasoning})
-            content = choice.shown.content[self._num_sent[index] :]
-            if content or logprobs:
-                yield self._chunk(index, {"content": content}, logprobs=logprobs)
-            if calls := tool_calls_json(choice.shown):
-                yield self._chunk(index, {"tool_calls": [{"index": i, **call} for i, call in enumerate(calls)]})
-            yield self._chunk(index, {}, finish=finish_reason(choice))
-        if self._usage:
-            yield event({**self._head, "choices": [], "usage": completion.usage()})
-        yield b"data: [DONE]\n\n"
-
-    def _begin(self, index: int) -> bytes:
-        if index in self._begun:
-            return b""
-        self._begun.add(index)
-        return self._chunk(index, {"role": "assistant", "content": ""})
-
-    def _chunk(self, index: int, delta: Json, *, finish: str | None = None, logprobs: Json | None = None) -> bytes:
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-        return event({**self._head, "choices": [choice], **self._usage})
 
 
 def event(value: Json) -> bytes:
@@ -466,40 +395,6 @@ def _split(text: str, tool_names: Collection[str]) -> tuple[str, list[ToolCall]]
         return content, list(understood)
     thinking, ended, spoken = text.rpartition("</think>")
     return (thinking + ended + CALL.sub("", spoken)).rstrip(), list(calls)
-
-
-# What of a reply can be shown while it is sampled: no stop text, no tool call, nothing that may become one.
-
-
-class ShownText:
-    """Passes the text of one reply on to `on_text` as far as it is certain. `tool_names` are the tools it may call.
-
-    All that is passed on is a beginning of the content that the client would get if it did not stream.
-    """
-
-    def __init__(self, stop: Sequence[str], tool_names: Collection[str], on_text: Callable[[str], None]) -> None:
-        self._stop, self._on_text = list(stop), on_text
-        self._marks = [*stop, tool_calls.OPEN] if tool_names else self._stop
-        self._undecided = tool_calls.Undecided(tool_names) if tool_names else None
-        self._text = ""
-        self._num_shown = 0
-        self._ended = False
-
-    def add(self, text: str) -> None:
-        if self._ended:
-            return
-        self._text += text
-        if stops := [at for stop in self._stop if (at := self._text.find(stop, self._num_shown)) >= 0]:
-            # The rest of a token is no part of the reply and says nothing about it.
-            self._text, self._ended = self._text[: min(stops)], True
-        end = first_mark(self._text, self._marks, self._num_shown)
-        if self._undecided is not None:
-            end = max(self._num_shown, min(end, self._undecided.first(self._text, self._num_shown)))
-            # White space before a tool call is not part of the content.
-            end = self._num_shown + len(self._text[self._num_shown : end].rstrip())
-        if shown := self._text[self._num_shown : end]:
-            self._on_text(shown)
-        self._num_shown = end
 
 
 # A request that is not answered: its HTTP status, and the error body that OpenAI's clients read.

@@ -15,7 +15,6 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from bough import event_loop
@@ -24,7 +23,6 @@ from bough.engines.base import Answer, ContextFullError, EngineError, ModelChat
 from bough.engines.server.chat import (
     ChatRequest,
     RefusedError,
-    ShownText,
     exact_key,
     extended,
     is_malformed,
@@ -83,8 +81,6 @@ class RecordedCall:
     rewritten: bool = False
 
 
-# Receives the number of a choice and new text of it.
-OnText = Callable[[int, str], None]
 Keep = Callable[["Session", list[RecordedCall]], Awaitable[None]]
 
 
@@ -119,18 +115,24 @@ class Session:
     def in_flight(self) -> int:
         return len(self._tasks)
 
-    async def answer(self, request: ChatRequest, on_text: OnText | None = None) -> list[tuple[Answer, Message]]:
-        """The replies to a request, each as the engine gave it and as the client sees it. They are recorded.
-
-        `on_text` receives the beginning of each reply while it is sampled, as the client may see it.
-        """
-        self._admit(request)
+    async def answer(self, request: ChatRequest) -> list[tuple[Answer, Message]]:
+        """The replies to a request, each as the engine gave it and as the client sees it. They are recorded."""
+        if self.closed is not None:
+            raise self._closed_refusal()
+        if self.in_flight >= MAX_IN_FLIGHT:
+            raise RefusedError(
+                429, f"session {self.name} has {self.in_flight} requests in flight; wait for some of them", code="busy"
+            )
+        limit = self.config.max_calls
+        if limit is not None and len(self.calls) + self._asked_for + request.num_choices > limit:
+            self.refused, self.refusal = "max_turns", f"an episode may have at most {plural(limit, 'reply')}"
+            raise RefusedError(400, f"session {self.name} may have at most {plural(limit, 'reply')}", code="max_turns")
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
         self._asked_for += request.num_choices
         try:
-            return await self._answered(request, on_text)
+            return await self._answered(request)
         except ContextFullError as error:
             self.refused, self.refusal = "context_full", str(error)
             raise
@@ -142,7 +144,7 @@ class Session:
             raise
         except asyncio.CancelledError:
             if self.closed is not None and not task.uncancel():
-                raise RefusedError(409, self._closed_words(), code="session_closed") from None
+                raise self._closed_refusal() from None
             raise
         finally:
             self._tasks.discard(task)
@@ -165,36 +167,28 @@ class Session:
             chat.close()
         self._idle.clear()
 
-    def _admit(self, request: ChatRequest) -> None:
-        if self.closed is not None:
-            raise RefusedError(409, self._closed_words(), code="session_closed")
-        if self.in_flight >= MAX_IN_FLIGHT:
-            raise RefusedError(
-                429, f"session {self.name} has {self.in_flight} requests in flight; wait for some of them", code="busy"
-            )
-        limit = self.config.max_calls
-        if limit is not None and len(self.calls) + self._asked_for + request.num_choices > limit:
-            self.refused, self.refusal = "max_turns", f"an episode may have at most {plural(limit, 'reply')}"
-            raise RefusedError(400, f"session {self.name} may have at most {plural(limit, 'reply')}", code="max_turns")
-
-    async def _answered(self, request: ChatRequest, on_text: OnText | None) -> list[tuple[Answer, Message]]:
+    async def _answered(self, request: ChatRequest) -> list[tuple[Answer, Message]]:
         place = self._place(request)
         self._asked[place.prompt] += 1
         asked = self._asked[place.prompt] - 1
         sampling = request.sampled(self.config.sampling, fixed=self.config.fixed_sampling)
-        chats = [self._chat(place.parent if number == 0 else None) for number in range(request.num_choices)]
-        stop, names = request.hidden_stop(sampling), request.tool_names
+        chats = []
+        for number in range(request.num_choices):
+            chat = self._idle.pop(place.parent, None) if number == 0 and place.parent is not None else None
+            chats.append(chat or self.config.open_chat(self._num_chats))
+            self._num_chats += chat is None
+        # The same seed for the same request in the same session, whatever else is asked in between.
+        seeds = [
+            derived_seed(self.config.seed, f"{place.prompt} {asked} {number}")
+            if request.seed is None
+            else request.seed + number
+            for number in range(request.num_choices)
+        ]
         try:
             answers = await _all(
                 [
-                    chat.answer(
-                        place.messages,
-                        request.tools,
-                        sampling=sampling,
-                        seed=self._seed(request, place, asked, number),
-                        on_text=None if on_text is None else ShownText(stop, names, partial(on_text, number)).add,
-                    )
-                    for number, chat in enumerate(chats)
+                    chat.answer(place.messages, request.tools, sampling=sampling, seed=seed)
+                    for chat, seed in zip(chats, seeds, strict=True)
                 ]
             )
             found = self._recorded(request, place, answers, sampling)
@@ -205,7 +199,9 @@ class Session:
                 chat.close()
             raise
         for (call, _), chat in zip(found, chats, strict=True):
-            self._set_idle(call.number, chat)
+            self._idle[call.number] = chat
+        while self._idle and (self.closed is not None or len(self._idle) > MAX_IDLE_CHATS):
+            self._idle.popitem(last=False)[1].close()
         return [(answer, shown) for answer, (_, shown) in zip(answers, found, strict=True)]
 
     def _recorded(
@@ -249,7 +245,9 @@ class Session:
                 # Several calls may have said the same here: a client that sends back what it got means one of them.
                 found = self._by_exact.get(exact, self._by_conversation.get(digest))
                 last, known = (last, known) if found is None else (found, number + 1)
-                message = self._as_written(message)
+                if message.tool_calls and (written := self._by_shown.get(exact_key(message))) is not None:
+                    # At a place that is not known, as in a rewritten history, the ids of its calls say which it is.
+                    message = self.calls[written].reply
             messages.append(message)
         parent = None
         if last is not None:
@@ -262,33 +260,9 @@ class Session:
             parent = last if same and added and "assistant" not in added else None
         return _Place(messages, digest, exact, parent, known)
 
-    def _as_written(self, message: Message) -> Message:
-        """A reply at a place that is not known, as in a rewritten history: the ids of its calls say which it is."""
-        found = self._by_shown.get(exact_key(message)) if message.tool_calls else None
-        return message if found is None else self.calls[found].reply
-
-    def _seed(self, request: ChatRequest, place: _Place, asked: int, number: int) -> int:
-        """The same for the same request in the same session, whatever else is asked in between."""
-        if request.seed is not None:
-            return request.seed + number
-        return derived_seed(self.config.seed, f"{place.prompt} {asked} {number}")
-
-    def _chat(self, parent: int | None) -> ModelChat:
-        if parent is not None and (idle := self._idle.pop(parent, None)) is not None:
-            return idle
-        self._num_chats += 1
-        return self.config.open_chat(self._num_chats - 1)
-
-    def _set_idle(self, number: int, chat: ModelChat) -> None:
-        if self.closed is not None:
-            chat.close()
-            return
-        self._idle[number] = chat
-        while len(self._idle) > MAX_IDLE_CHATS:
-            self._idle.popitem(last=False)[1].close()
-
-    def _closed_words(self) -> str:
-        return f"session {self.name} is closed ({self.closed}); use another session name"
+    def _closed_refusal(self) -> RefusedError:
+        words = f"session {self.name} is closed ({self.closed}); use another session name"
+        return RefusedError(409, words, code="session_closed")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@
 
 A call is on the disk before its request is answered, so a kill loses no finished call; the next
 server in the folder resumes the open sessions. Many lines are written together, with one
-sync for all. Lines of sessions that have ended are removed from time to time.
+sync for all. Lines of sessions that have ended are removed when the server ends.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import re
 import secrets
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -25,37 +23,31 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from bough.data.base import Format, digest, row_error
+from bough.data.base import Format, digest
 from bough.data.bough import common_prefix
 from bough.data.reader import Reader
 from bough.data.writer import Writer
 from bough.engines.base import Answer
-from bough.engines.server.chat import ChatRequest, RefusedError
-from bough.engines.server.session import OnText, RecordedCall, Session, SessionConfig, prompt_of
+from bough.engines.server.chat import ChatRequest, RefusedError, validated
+from bough.engines.server.session import RecordedCall, Session, SessionConfig, prompt_of
 from bough.errors import BoughError, InputError, RowError
 from bough.files import open_file, replacing
 from bough.types import Call, Message, Task, Trajectory, Turn
 
 TRAJECTORIES, CALLS = "trajectories.jsonl", "calls.jsonl"
-# The journal is rewritten when it has grown to this, and then to twice what was left.
-COMPACT_BYTES = 64 << 20
 Row = dict[str, Any]
 RECORDED = TypeAdapter(RecordedCall)
 log = logging.getLogger(__name__)
-
-
-def _as_it_is(row: Any) -> Row:
-    return dict(row)
 
 
 def _unread(row: Row) -> Trajectory:
     raise RowError("unknown_format", f"a line of the journal is not a record: {list(row)[:3]}")
 
 
-JOURNAL = Format("calls", "calls of open sessions", lambda row: "session" in row, _unread, _as_it_is)
+JOURNAL = Format("calls", "calls of open sessions", lambda row: "session" in row, _unread, dict)
 
 
 class Store:
@@ -65,16 +57,15 @@ class Store:
         self.folder = folder
         self._trajectories = Writer(folder / TRAJECTORIES, batch=1 << 30, batch_s=float("inf"))
         try:
-            self._journal = self._open_journal()
+            self._journal = Writer(folder / CALLS, format=JOURNAL, batch=1 << 30, batch_s=float("inf"))
         except BaseException:
             self._trajectories.close()
             raise
-        self.ended = {record.id for record in self._read_trajectories()}
-        self.compact_bytes = COMPACT_BYTES
+        finished = Reader(folder / TRAJECTORIES, format="bough", on_error="skip")
+        self.ended = {record.id for record in finished if isinstance(record, Trajectory)}
         self._pending: list[tuple[Row | Trajectory, asyncio.Future[None]]] = []
         self._flushing: asyncio.Task[None] | None = None
         self._disk = ThreadPoolExecutor(1, "bough-record")
-        self._kept_bytes = 0
 
     def open_sessions(self) -> dict[str, list[RecordedCall]]:
         """The calls of the sessions that an earlier process has left open."""
@@ -103,18 +94,18 @@ class Store:
         """Writes a finished session to the disk."""
         await self._added(trajectory)
 
-    def forget(self, session: str) -> None:
-        """A session has ended: its calls in the journal are of no use any more."""
-        self.ended.add(session)
-
     async def close(self) -> None:
         while self._flushing is not None:
             await self._flushing
         self._disk.shutdown()
-        if (self.folder / CALLS).stat().st_size:
-            self._try_compact(self.ended)
-        self._trajectories.close()
         self._journal.close()
+        path = self.folder / CALLS
+        try:
+            with replacing(path) as draft, path.open("rb") as old, draft.open("wb") as new:
+                new.writelines(line for line in old if from_json(line)["session"] not in self.ended)
+        except (BoughError, OSError, ValueError) as error:  # such as a full disk: it stays as it is
+            log.warning("%s could not be compacted: %s", path, error)
+        self._trajectories.close()
 
     def _added(self, what: Row | Trajectory) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -139,8 +130,6 @@ class Store:
                         done.set_exception(failed[number])
                     else:
                         done.set_result(None)
-                if self._has_grown:
-                    await loop.run_in_executor(self._disk, self._try_compact, set(self.ended))
         finally:
             self._flushing = None
 
@@ -163,37 +152,6 @@ class Store:
 
     def _writer_of(self, what: Row | Trajectory) -> Writer:
         return self._trajectories if isinstance(what, Trajectory) else self._journal
-
-    @property
-    def _has_grown(self) -> bool:
-        size = (self.folder / CALLS).stat().st_size
-        return size > self._kept_bytes and size >= max(self.compact_bytes, 2 * self._kept_bytes)
-
-    def _try_compact(self, ended: set[str]) -> None:
-        """Compacts the journal. Where that fails, as on a full disk, it stays as it is and grows on."""
-        try:
-            self._compact(ended)
-        except (BoughError, OSError, ValueError) as error:
-            log.warning("%s could not be compacted: %s", self.folder / CALLS, error)
-            self._kept_bytes = (self.folder / CALLS).stat().st_size
-
-    def _compact(self, ended: set[str]) -> None:
-        """Removes the calls of ended sessions from the journal."""
-        path = self.folder / CALLS
-        with replacing(path) as draft, path.open("rb") as old, draft.open("wb") as new:
-            for line in old:
-                if from_json(line)["session"] not in ended:
-                    new.write(line)
-        self._journal.close()
-        self._journal = self._open_journal()
-        self._kept_bytes = path.stat().st_size
-
-    def _open_journal(self) -> Writer:
-        return Writer(self.folder / CALLS, format=JOURNAL, batch=1 << 30, batch_s=float("inf"))
-
-    def _read_trajectories(self) -> Iterator[Trajectory]:
-        reader = Reader(self.folder / TRAJECTORIES, format="bough", on_error="skip")
-        return (record for record in reader if isinstance(record, Trajectory))
 
 
 def write_call(call: RecordedCall, before: RecordedCall | None) -> Row:
@@ -318,20 +276,15 @@ class Recorder:
             raise RefusedError(404, f"there is no session {name}", code="session_unknown")
         return self.open(name, self._config_of(name))
 
-    async def answer(
-        self, name: str | None, request: ChatRequest, on_text: OnText | None = None
-    ) -> list[tuple[Answer, Message]]:
-        """The replies to a request. One without a session is recorded as a session of its own.
-
-        `on_text` receives the beginning of each reply while it is sampled, where the engine can do that.
-        """
+    async def answer(self, name: str | None, request: ChatRequest) -> list[tuple[Answer, Message]]:
+        """The replies to a request. One without a session is recorded as a session of its own."""
         if self.in_flight >= MAX_IN_FLIGHT:
             raise RefusedError(429, f"{MAX_IN_FLIGHT} requests are in flight; try again later", code="busy")
         self.in_flight += 1
         try:
             if name is None:
-                return await self._answer_alone(request, on_text)
-            return await self.session(name).answer(request, on_text)
+                return await self._answer_alone(request)
+            return await self.session(name).answer(request)
         finally:
             self.in_flight -= 1
 
@@ -358,19 +311,18 @@ class Recorder:
             raise
         self._sessions.pop(name, None)
         if self.store is not None:
-            self.store.forget(name)
-        if self._config_of is not None:
-            self._closed[name] = why
+            self.store.ended.add(name)  # its calls in the journal are of no use any more
+        self._closed[name] = why
         return trajectory
 
-    async def _answer_alone(self, request: ChatRequest, on_text: OnText | None) -> list[tuple[Answer, Message]]:
+    async def _answer_alone(self, request: ChatRequest) -> list[tuple[Answer, Message]]:
         if self._config_of is None:
             raise RefusedError(404, "this address needs a session: /s/NAME/v1", code="session_unknown")
         name = f"request-{secrets.token_hex(8)}"
         # Nothing is kept before the trajectory itself, which is on the disk before the request is answered.
         session = Session(name, self._config_of(name))
         try:
-            replies = await session.answer(request, on_text)
+            replies = await session.answer(request)
             await self._recorded(session, SessionOutcome(stop="no_session"))
         finally:
             session.close("it was a single request")
@@ -461,33 +413,22 @@ class SessionOutcome:
 
 def read_outcome(row: Mapping[str, Any]) -> SessionOutcome:
     """What a client says at the end of a session. Raises RefusedError where it is wrong."""
-    if unknown := sorted(row.keys() - {"success", "reward", "task"}):
-        raise RefusedError(400, f"{unknown[0]} is not known here; give success, reward and task", param=unknown[0])
-    success, reward = row.get("success"), row.get("reward")
-    if success not in (None, True, False) or isinstance(success, int) is not isinstance(success, bool):
-        raise RefusedError(400, "success must be true or false", param="success")
-    return SessionOutcome(success, _rewards(success, reward), task=_task(row.get("task")))
+    given = validated(OutcomeBody, dict(row))
+    reward = given.reward
+    if reward is None and given.success is not None:
+        reward = float(given.success)
+    task = Task(id=given.task) if isinstance(given.task, str) else given.task
+    return SessionOutcome(given.success, {"outcome": reward}, task=task)
 
 
-def _rewards(success: bool | None, reward: Any) -> dict[str, float | None]:
-    if reward is None:
-        return {"outcome": None if success is None else float(success)}
-    try:
-        number = float(reward) if isinstance(reward, int | float) and not isinstance(reward, bool) else math.nan
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise RefusedError(400, "reward must be a finite number", param="reward")
-    return {"outcome": number}
+class OutcomeBody(BaseModel):
+    """What may be said at the end of a session."""
 
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
 
-def _task(given: Any) -> Task | None:
-    if given is None:
-        return None
-    try:
-        return Task(id=given) if isinstance(given, str) else Task.model_validate(given)
-    except ValidationError as error:
-        raise RefusedError(400, f"task must be its id or a task: {row_error(error)}", param="task") from None
+    success: bool | None = None
+    reward: float | None = None
+    task: str | Task | None = None
 
 
 def trajectory_of(session: Session, outcome: SessionOutcome, *, agent: str, id: str | None = None) -> Trajectory:
@@ -495,7 +436,8 @@ def trajectory_of(session: Session, outcome: SessionOutcome, *, agent: str, id: 
     calls = session.calls
     chain = _longest_chain(calls)
     on_chain = set(chain)
-    follows = _first_followers(calls) | dict(pairwise(chain))
+    first_followers = {call.parent: call.number for call in reversed(calls) if call.parent is not None}
+    follows = first_followers | dict(pairwise(chain))
     first = calls[chain[0]]
     tools: list[dict[str, JsonValue]] = list(first.tools)
     turns = [
@@ -544,12 +486,3 @@ def _longest_chain(calls: list[RecordedCall]) -> list[int]:
         chain.append(at)
         at = best.get(at)
     return chain
-
-
-def _first_followers(calls: list[RecordedCall]) -> dict[int, int]:
-    """For each call the first that continues it."""
-    found: defaultdict[int, list[int]] = defaultdict(list)
-    for call in calls:
-        if call.parent is not None:
-            found[call.parent].append(call.number)
-    return {parent: min(numbers) for parent, numbers in found.items()}

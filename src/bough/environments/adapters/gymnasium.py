@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import gymnasium
@@ -31,7 +30,8 @@ MAX_TURNS = 100
 # A vector with more numbers than this is not something to read.
 MAX_NUMBERS = 32
 # Every step costs something here, and only the goal ends an episode.
-GOAL_ENDS = ("CliffWalkingEnv", "TaxiEnv")
+TAXI = "TaxiEnv"
+GOAL_ENDS = ("CliffWalkingEnv", TAXI)
 
 
 class GymnasiumEnvironment(Environment):
@@ -58,13 +58,26 @@ class GymnasiumEnvironment(Environment):
         mode = {"render_mode": "ansi"} if self.renders_text else {}
         arguments: dict[str, Any] = {**mode, **options.arguments}
         self.gym: gymnasium.Env[Any, Any] = gymnasium.make(self.gym_id, disable_env_checker=True, **arguments)
-        document = GymDocument.of(self.gym)
-        self.actions = self._action_names(document)
+        self.kind = type(self.gym.unwrapped).__name__
         self.rendered = self.renders_text and not isinstance(self.gym.observation_space, Text)
         if not self.rendered and _size(self.gym.observation_space) > MAX_NUMBERS:
             raise InputError(f"{self.name}: the observations are {self.gym.observation_space}, which is not text")
+        # Docstrings of Gymnasium have a section per topic ("## Action Space").
+        about, *rest = SECTION.split(LINK.sub(r"\1", inspect.getdoc(type(self.gym.unwrapped)) or ""))
+        sections = {name.lower(): body.strip() for name, body in zip(rest[::2], rest[1::2], strict=True)}
+        space, self.first, self.actions = self.gym.action_space, 0, list[str]()
+        if isinstance(space, Discrete):
+            self.first = int(space.start)
+            self.actions = action_names(sections.get("action space", ""), range(self.first, int(self.first + space.n)))
+        elif not isinstance(space, Text):
+            raise InputError(
+                f"{self.name}: the actions are {space}; an agent can only choose among names or write text"
+            )
+        pictured = self.rendered or self.kind == TAXI
+        meaning = LEGENDS.get(self.kind) if pictured else sections.get("observation space")
+        documented = "\n\n".join(filter(None, [about.strip(), sections.get("description"), meaning]))
+        self.rules = options.instructions or documented
         self.returned = 0.0
-        self.rules = options.instructions or document.rules(legend_of(self.gym, rendered=self.rendered))
 
     def start(self) -> Observation:
         seen, _ = self.gym.reset(seed=self.task.seed)
@@ -75,17 +88,18 @@ class GymnasiumEnvironment(Environment):
         if action is None:
             return Observation.say(self._how(), error="malformed")
         seen, given, *ends, info = self.gym.step(action)
-        said = self.actions[action - self._first] if self.actions else str(action)
+        said = self.actions[action - self.first] if self.actions else str(action)
         terminated, truncated = map(_flag, ("terminated", "truncated"), ends)
-        reward = _number(given)
+        if isinstance(given, str | bytes):
+            raise EnvironmentFailedError(f"the reward is {short_repr(given)}; it must be a number")
+        reward = float(given)
         self.returned += reward
-        success = self._won(terminated, reward, info) if terminated or truncated else None
         return Observation.say(
             self._show(seen),
             reward=reward,
             terminated=terminated,
             truncated=truncated and not terminated,
-            success=success,
+            success=self._won(terminated, reward, info) if terminated or truncated else None,
             action=said,
         )
 
@@ -95,42 +109,32 @@ class GymnasiumEnvironment(Environment):
     def choices(self) -> Sequence[str]:
         return self.actions
 
-    def _action_names(self, document: GymDocument) -> list[str]:
-        """The names of discrete actions; none where actions are text."""
-        space = self.gym.action_space
-        if isinstance(space, Text):
-            return []
-        if isinstance(space, Discrete):
-            return document.actions(range(int(space.start), int(space.start + space.n)))
-        raise InputError(f"{self.name}: the actions are {space}; an agent can only choose among names or write text")
-
-    @property
-    def _first(self) -> int:
-        return int(getattr(self.gym.action_space, "start", 0))
-
     def _read(self, text: str) -> Any:
         """The action that a reply names; None where it names none."""
         if not self.actions:
             return text if text and self.gym.action_space.contains(text) else None
         index = read_action(text, self.actions)
-        return None if index is None else index + self._first
+        return None if index is None else index + self.first
 
     def _how(self) -> str:
         if self.actions:
             return f"Answer with one of these actions: {', '.join(self.actions)}."
-        space = self.gym.action_space
-        limit = f" of at most {space.max_length} characters" if isinstance(space, Text) else ""
-        return f"Answer with the text{limit} that you want to send."
+        return f"Answer with the text of at most {self.gym.action_space.max_length} characters that you want to send."
 
     def _show(self, seen: Any) -> str:
-        return show(self.gym, seen, rendered=self.rendered)
+        """An observation as the agent reads it."""
+        if self.kind == TAXI:
+            return _taxi(self.gym.unwrapped, seen)
+        if self.rendered:
+            return COLOUR.sub("", MARKED.sub(r"[\1]", str(self.gym.render() or ""))).strip("\n")
+        return _plain(seen)
 
     def _won(self, terminated: bool, reward: float, info: dict[str, Any]) -> bool:
         """Gymnasium has no word for success: it is in the info, or it follows from the rewards."""
         for name in ("is_success", "success"):
             if name in info:
                 return _flag(name, info[name])
-        if type(self.gym.unwrapped).__name__ in GOAL_ENDS:
+        if self.kind in GOAL_ENDS:
             return terminated
         threshold = self.gym.spec.reward_threshold if self.gym.spec is not None else None
         return terminated and reward > 0 if threshold is None else self.returned >= threshold
@@ -162,12 +166,6 @@ def _flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def _number(reward: Any) -> float:
-    if isinstance(reward, str | bytes):
-        raise EnvironmentFailedError(f"the reward is {short_repr(reward)}; it must be a number")
-    return float(reward)
-
-
 def _size(space: Space[Any]) -> int:
     """How many numbers or words an observation has. A Discrete counts as one, whatever its range."""
     if isinstance(space, gymnasium.spaces.Dict):
@@ -177,9 +175,7 @@ def _size(space: Space[Any]) -> int:
     return 1 if isinstance(space, Discrete | Text) else flatdim(space)
 
 
-# Gymnasium in words: what an environment's docstring says, its observations as text, the action in a reply.
-# Docstrings of Gymnasium have a section per topic ("## Action Space"); the list in that one, `- 0: Move left`, names
-# the actions.
+# Gymnasium in words: the names of actions, observations as text, the action in a reply.
 
 SECTION = re.compile(r"^[ \t]*##[ \t]+(.+?)[ \t]*$", re.MULTILINE)
 ACTION = re.compile(r"^[ \t]*[-*][ \t]*(\d+)[ \t]*:[ \t]*(.+?)[ \t]*$", re.MULTILINE)
@@ -187,65 +183,34 @@ LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)|<[^>]+>")
 # Text of another background colour marks where the player is.
 MARKED = re.compile(r"\x1b\[(?:[\d;]*;)?4[0-7](?:;[\d;]*)?m(.*?)\x1b\[0m")
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
+# What the letters of a picture mean.
+LEGENDS = {
+    "FrozenLakeEnv": "S is the start, F is frozen, H is a hole, G is the goal. Brackets mark where you are.",
+    "CliffWalkingEnv": "x is where you are, C is the cliff, T is the goal, o is free.",
+}
 
 
-@dataclass(frozen=True)
-class GymDocument:
-    """An environment's docstring by sections; "" is what precedes the first."""
-
-    sections: Mapping[str, str]
-
-    @classmethod
-    def of(cls, gym: gymnasium.Env[Any, Any]) -> GymDocument:
-        text = inspect.getdoc(type(gym.unwrapped)) or ""
-        first, *rest = SECTION.split(LINK.sub(r"\1", text))
-        sections = {name.lower(): body.strip() for name, body in zip(rest[::2], rest[1::2], strict=True)}
-        return cls({"": first.strip(), **sections})
-
-    def rules(self, legend: str | None) -> str:
-        """What the agent needs to know: the rules, and the `legend` of a picture or else the meaning of the numbers."""
-        seen = self.sections.get("observation space") if legend is None else legend
-        return "\n\n".join(filter(None, [self.sections[""], self.sections.get("description"), seen]))
-
-    def actions(self, numbers: range) -> list[str]:
-        """The names of the actions, or their numbers where the docstring does not name all of them."""
-        named = {
-            int(number): " ".join(re.sub(r"\([^)]*\)|`", "", name).lower().split())
-            for number, name in ACTION.findall(self.sections.get("action space", ""))
-        }
-        names = [named.get(number, "") for number in numbers]
-        if not all(names) or len(set(names)) < len(names):
-            return [str(number) for number in numbers]
-        shorter = [name.removeprefix("move ") for name in names]
-        return shorter if all(name.startswith("move ") for name in names) else names
-
-
-def show(gym: gymnasium.Env[Any, Any], seen: Any, *, rendered: bool) -> str:
-    """An observation as the agent reads it."""
-    words = DESCRIPTIONS.get(type(gym.unwrapped).__name__)
-    if words is not None:
-        return str(words(gym.unwrapped, seen))
-    if rendered:
-        picture = str(gym.render() or "")
-        return COLOUR.sub("", MARKED.sub(r"[\1]", picture)).strip("\n")
-    return _plain(seen)
+def action_names(section: str, numbers: range) -> list[str]:
+    """The names in the docstring's list of actions, `- 0: Move left`; their numbers where not all are named."""
+    named = {
+        int(number): " ".join(re.sub(r"\([^)]*\)|`", "", name).lower().split())
+        for number, name in ACTION.findall(section)
+    }
+    names = [named.get(number, "") for number in numbers]
+    if not all(names) or len(set(names)) < len(names):
+        return [str(number) for number in numbers]
+    shorter = [name.removeprefix("move ") for name in names]
+    return shorter if all(name.startswith("move ") for name in names) else names
 
 
 def _plain(seen: Any) -> str:
-    if isinstance(seen, str):
-        return seen
+    """Values as text: numbers with four digits, mappings line by line."""
+    seen = seen.tolist() if hasattr(seen, "tolist") else seen
     if isinstance(seen, Mapping):
         return "\n".join(f"{name}: {_plain(value)}" for name, value in seen.items())
     if isinstance(seen, tuple | list):
         return f"({', '.join(map(_plain, seen))})"
-    if hasattr(seen, "tolist"):
-        values = seen.tolist()
-        return _plain(values) if isinstance(values, list) else _plain_number(values)
-    return _plain_number(seen)
-
-
-def _plain_number(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{seen:.4g}" if isinstance(seen, float) else str(seen)
 
 
 def _taxi(gym: Any, seen: Any) -> str:
@@ -260,20 +225,6 @@ def _taxi(gym: Any, seen: Any) -> str:
         f"The taxi is at ({row}, {column}). The passenger is in {places[passenger]}. "
         f"The destination is {places[destination]}."
     )
-
-
-DESCRIPTIONS = {"TaxiEnv": _taxi}
-# What the letters of a picture mean.
-LEGENDS = {
-    "FrozenLakeEnv": "S is the start, F is frozen, H is a hole, G is the goal. Brackets mark where you are.",
-    "CliffWalkingEnv": "x is where you are, C is the cliff, T is the goal, o is free.",
-}
-
-
-def legend_of(gym: gymnasium.Env[Any, Any], *, rendered: bool) -> str | None:
-    """How to read what `show` returns; None where it shows plain numbers."""
-    name = type(gym.unwrapped).__name__
-    return LEGENDS.get(name, "") if rendered or name in DESCRIPTIONS else None
 
 
 def read_action(text: str, actions: Sequence[str]) -> int | None:

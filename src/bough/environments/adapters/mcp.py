@@ -6,7 +6,6 @@ The server's tools are the agent's. The tasks and their checks come from `--task
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import json
 import logging
@@ -31,8 +30,6 @@ from bough.environments.adapters.names import RemoteToolEnvironment, subclass
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.environments.tools import ToolError
 from bough.errors import InputError, exception_line
-from bough.sandbox.base import SandboxError, SandboxLimits
-from bough.sandbox.pool import Sandbox
 from bough.types import Task, ToolCall
 
 FINISH = "When you are done, reply without a tool call."
@@ -61,13 +58,11 @@ class McpEnvironment(RemoteToolEnvironment):
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self.asked = McpTask.of(task)
-        self.connection: McpConnection | None = None
-        self.calls: list[dict[str, Any]] = []
-
-    async def start(self) -> Observation:
         self.connection = McpConnection(
             self.target, variables=self.settings.variables, key_variable=self.settings.key_variable
         )
+
+    async def start(self) -> Observation:
         await self.connection.open()
         offered = {tool.name: tool for tool in await self.connection.tools()}
         names = list(offered) if self.asked.tools is None else self.asked.tools
@@ -79,27 +74,19 @@ class McpEnvironment(RemoteToolEnvironment):
         return Observation.begin(rules, self.asked.instructions, tools=self.tools)
 
     async def _use(self, call: ToolCall) -> str:
-        result = await self._opened.call(call.name, call.arguments)
-        text = result_text(result)
-        self.calls.append({"name": call.name, "arguments": call.arguments, "result": text, "error": result.is_error})
+        result = await self.connection.call(call.name, call.arguments)
+        said = [block.text if isinstance(block, TextContent) else f"[{block.type}]" for block in result.content]
+        text = "\n".join(said) or ("" if result.structured_content is None else str(result.structured_content))
         if result.is_error:
             raise ToolError(text)
         return text
 
     async def answer(self, text: str) -> Observation:
-        solved = await self.asked.solved(text, self.calls, self._opened)
+        solved = await self.asked.solved(text, self.connection)
         return Observation.end(success=solved, action=text)
 
     async def close(self) -> None:
-        if self.connection is not None:
-            await self.connection.close()
-            self.connection = None
-
-    @property
-    def _opened(self) -> McpConnection:
-        if self.connection is None:
-            raise EnvironmentFailedError("the connection to the MCP server is closed")
-        return self.connection
+        await self.connection.close()
 
 
 def adapt(target: str) -> type[Environment]:
@@ -151,19 +138,16 @@ class McpConnection:
     async def tools(self) -> list[Tool]:
         found: list[Tool] = []
         cursor: str | None = None
-        pages = 0
-        while True:
-            try:
+        try:
+            for _ in range(MAX_TOOLS):
                 page = await self._open_client.list_tools(cursor=cursor)
-            except Exception as error:
-                raise self._failure("does not list its tools", error) from error
-            found += page.tools
-            cursor = page.next_cursor
-            pages += 1
-            if len(found) > MAX_TOOLS or pages > MAX_TOOLS:
-                raise self._failure("does not list its tools", ValueError(f"it has more than {MAX_TOOLS:,}"))
-            if cursor is None:
-                return found
+                found += page.tools
+                cursor = page.next_cursor
+                if cursor is None and len(found) <= MAX_TOOLS:
+                    return found
+            raise ValueError(f"it has more than {MAX_TOOLS:,}")
+        except Exception as error:
+            raise self._failure("does not list its tools", error) from error
 
     async def call(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
         try:
@@ -196,7 +180,10 @@ class McpConnection:
                 key = os.environ.get(self.key_variable) if self.key_variable else None
                 headers = {"Authorization": f"Bearer {key}"} if key else {}
                 # A server may hold its answer back for as long as a step may take.
-                http = limited_client(headers=headers, timeout=httpx2.Timeout(30.0, read=None))
+                # A packed answer has no size that could be limited before it is unpacked.
+                headers["Accept-Encoding"] = "identity"
+                timeout, hooks = httpx2.Timeout(30.0, read=None), {"response": [_limit]}
+                http = httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks=hooks)
                 await stack.enter_async_context(http)
                 client = Client(streamable_http_client(self.target, http_client=http))
             else:
@@ -207,7 +194,7 @@ class McpConnection:
                 client = Client(stdio_client(server, errlog=self._log))
             self._client = await stack.enter_async_context(client)
             # The client would match results with the patterns of the server's schema, some of which never end.
-            client.session.validate_tool_result = _accept  # type: ignore[method-assign]
+            client.session.validate_tool_result = lambda *_: asyncio.sleep(0)  # type: ignore[method-assign]
             self.instructions = client.instructions or ""
             self._ready.set()
             await self._done.wait()
@@ -226,10 +213,6 @@ class McpConnection:
         return EnvironmentFailedError(f"the MCP server {what}: {why}" + (f"\n{written}" if written else ""))
 
 
-async def _accept(name: str, result: CallToolResult) -> None:
-    """A result need not fit the schema that its server declares: the agent reads it as it is."""
-
-
 def is_url(target: str) -> bool:
     return target.startswith(("http://", "https://"))
 
@@ -241,17 +224,6 @@ def split_command(target: str) -> list[str]:
     except ValueError as error:
         raise InputError(f"environment 'mcp:{target}': the command cannot be read: {error}") from None
     return [sys.executable if command == "python" else command, *arguments]
-
-
-def result_text(result: CallToolResult) -> str:
-    """A result as the agent reads it."""
-    said = [block.text if isinstance(block, TextContent) else f"[{block.type}]" for block in result.content]
-    return "\n".join(said) or ("" if result.structured_content is None else str(result.structured_content))
-
-
-# Only the user can allow running without isolation; a task cannot.
-CONSENT = "BOUGH_UNSAFE_NO_SANDBOX"
-LIMITS = SandboxLimits(timeout_s=10.0, memory_mb=512)
 
 
 class StateCheck(Config):
@@ -267,7 +239,6 @@ class TaskCheck(Config):
 
     answer: JsonValue = Field(None, description="the last line of the final reply, or a list of accepted ones")
     state: list[StateCheck] = Field([], description="what tools must return")
-    python: str | None = Field(None, description="a function check(answer, calls), run in the sandbox")
     judge: str | None = Field(None, description="a rubric for the reward `judge`")
 
     @field_validator("state", mode="before")
@@ -275,22 +246,10 @@ class TaskCheck(Config):
     def _one_or_more(cls, value: Any) -> Any:
         return [value] if isinstance(value, dict) else value
 
-    @field_validator("python")
-    @classmethod
-    def _defines_check(cls, code: str | None) -> str | None:
-        if code is not None:
-            try:
-                names = [node.name for node in ast.parse(code).body if isinstance(node, ast.FunctionDef)]
-            except SyntaxError as error:
-                raise ValueError(f"is not Python: {error}") from None
-            if "check" not in names:
-                raise ValueError("must define a function check(answer, calls)")
-        return code
-
     @model_validator(mode="after")
     def _something(self) -> TaskCheck:
-        if self.answer is None and not self.state and self.python is None and self.judge is None:
-            raise ValueError("needs an answer, a state, python or a judge")
+        if self.answer is None and not self.state and self.judge is None:
+            raise ValueError("needs an answer, a state or a judge")
         return self
 
 
@@ -299,7 +258,6 @@ class McpTask(Config):
 
         {"instructions": "What do three apples cost?", "check": {"answer": 1.5}}
         {"instructions": "Sell all.", "check": {"state": {"tool": "stock", "arguments": {"item": "a"}, "equals": 0}}}
-        {"instructions": "Use one call.", "check": {"python": "def check(answer, calls): return len(calls) == 1"}}
         {"instructions": "Write to the customer.", "check": {"judge": "Polite, and mentions the refund."}}
 
     Several checks must all hold. `judge` is left to the reward of that name, and success stays unknown. `tools`
@@ -318,19 +276,19 @@ class McpTask(Config):
             problems = error.problems or [str(error)]
             raise InputError(f"task {task.id} is not a task for an MCP server:", problems) from None
 
-    async def solved(self, answer: str, calls: Sequence[dict[str, Any]], connection: McpConnection) -> bool | None:
+    async def solved(self, answer: str, connection: McpConnection) -> bool | None:
         """Whether all checks hold; None where only a judge can tell."""
-        check = self.check
-        if check.answer is not None:
-            accepted = check.answer if isinstance(check.answer, list) else [check.answer]
-            if not any(same_answer(answer, one) for one in accepted):
-                return False
-        for state in check.state:
-            if not await _holds(state, connection):
-                return False
-        if check.python is not None and not await _run(check.python, answer, calls):
+        expected = self.check.answer
+        accepted = expected if isinstance(expected, list) else [expected]
+        if expected is not None and not any(same_answer(answer, one) for one in accepted):
             return False
-        return None if check.judge is not None else True
+        for state in self.check.state:
+            result = await connection.call(state.tool, dict(state.arguments))
+            if result.is_error:
+                raise EnvironmentFailedError(f"the check cannot call {state.tool}: {_value(result)!r:.200}")
+            if _value(result) != state.equals:
+                return False
+        return None if self.check.judge is not None else True
 
 
 def same_answer(reply: str, expected: JsonValue) -> bool:
@@ -354,13 +312,6 @@ def _bare(text: str) -> str:
     return text[start:end]
 
 
-async def _holds(state: StateCheck, connection: McpConnection) -> bool:
-    result = await connection.call(state.tool, dict(state.arguments))
-    if result.is_error:
-        raise EnvironmentFailedError(f"the check cannot call {state.tool}: {_value(result)!r:.200}")
-    return bool(_value(result) == state.equals)
-
-
 def _value(result: CallToolResult) -> Any:
     """What a tool returned: its structured content, else its text, read as JSON where it is."""
     content = result.structured_content
@@ -375,32 +326,9 @@ def _value(result: CallToolResult) -> Any:
         return text
 
 
-async def _run(code: str, answer: str, calls: Sequence[dict[str, Any]]) -> bool:
-    """The result of the task's own function. It came with a file, so it runs in the sandbox."""
-    given = json.dumps({"answer": answer, "calls": list(calls)})
-    program = f"{code}\n\nimport json as _json\nbool(check(**_json.loads({given!r})))"
-    sandbox = Sandbox(LIMITS, workers=1, unsafe=os.environ.get(CONSENT) == "1")
-    try:
-        result = await sandbox.run(program)
-    except SandboxError as error:
-        raise EnvironmentFailedError(f"the check cannot be run: {error}") from error
-    finally:
-        await sandbox.close()
-    # A check that raises on an answer does not accept it.
-    return result.ok and result.value == "True"
-
-
 # HTTP with servers that are not trusted: an answer is read up to a limit, and never unpacked.
 
 MAX_BYTES = 100 * 2**20
-
-
-def limited_client(*, headers: dict[str, str], timeout: httpx2.Timeout | float) -> httpx2.AsyncClient:
-    """A client that follows no redirects and reads at most `MAX_BYTES` of an answer."""
-    # A packed answer has no size that could be limited before it is unpacked.
-    return httpx2.AsyncClient(
-        headers={**headers, "Accept-Encoding": "identity"}, timeout=timeout, event_hooks={"response": [_limit]}
-    )
 
 
 async def _limit(response: httpx2.Response) -> None:

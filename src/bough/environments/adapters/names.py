@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -13,7 +13,6 @@ from typing import Any, TypeVar, cast
 
 from pydantic import JsonValue
 
-from bough.chat import actions, tool_calls
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.environments.tools import ToolCallEnvironment
 from bough.errors import InputError, short_repr
@@ -26,33 +25,25 @@ class Adapter:
 
     form: str
     about: str
-    # What the extra of its name installs, where that is called otherwise.
-    needs: str = ""
-
-    @property
-    def scheme(self) -> str:
-        return self.form.partition(":")[0]
-
-    @property
-    def package(self) -> str:
-        return self.needs or self.scheme
+    # What the extra of its name installs.
+    package: str
 
     @property
     def problem(self) -> str | None:
         """Why it cannot be used, if it cannot."""
         if find_spec(self.package) is not None:
             return None
-        return f"{self.package} is not installed; run: pip install 'bough[{self.scheme}]'"
+        return f"{self.package} is not installed; run: pip install 'bough[{self.form.partition(':')[0]}]'"
 
 
 ADAPTERS = {
-    adapter.scheme: adapter
+    adapter.form.partition(":")[0]: adapter
     for adapter in (
-        Adapter("gymnasium:ID", "Environments of Gymnasium with text or discrete actions."),
-        Adapter("mcp:COMMAND or URL", "The tools of an MCP server; tasks and their checks come from a file."),
-        Adapter("openenv:URL", "Environments on an OpenEnv server.", needs="websockets"),
-        Adapter("textarena:GAME", "TextArena's games for one player, or for two against a random or a fixed opponent."),
-        Adapter("verifiers:TASKSET", "Tasksets of verifiers, played by one of its harnesses."),
+        Adapter("gymnasium:ID", "Environments of Gymnasium with text or discrete actions.", "gymnasium"),
+        Adapter("mcp:COMMAND or URL", "The tools of an MCP server; tasks and their checks come from a file.", "mcp"),
+        Adapter("openenv:URL", "Environments on an OpenEnv server.", "websockets"),
+        Adapter("textarena:GAME", "TextArena's games for one player, or for two against random moves.", "textarena"),
+        Adapter("verifiers:TASKSET", "Tasksets of verifiers, played by one of its harnesses.", "verifiers"),
     )
 }
 
@@ -101,27 +92,11 @@ class RemoteToolEnvironment(ToolCallEnvironment):
             offered[name] = {"name": name, "description": description, "parameters": parameters}
         self.tools = tuple({"type": "function", "function": function} for function in offered.values())
 
-    @property
-    def tool_names(self) -> Sequence[str]:
-        return [tool["function"]["name"] for tool in self.tools]
-
     def _too_slow(self, call: ToolCall, limit_s: float) -> Exception:
         return EnvironmentFailedError(f"the server took longer than {limit_s:.3g} s to answer {call.name}")
 
     def timed_out(self) -> Observation | None:
         return None
-
-    def say(self, action: str, thought: str = "") -> str:
-        """`action` may be written as in Python, `price("apple")`; anything else is an answer."""
-        call = actions.read_call(action)
-        if call is None or call.name not in self.tool_names:
-            return tool_calls.write(action, thought)
-        [schema] = [one["function"]["parameters"] for one in self.tools if one["function"]["name"] == call.name]
-        names = dict(enumerate(schema.get("properties", {})))
-        arguments = {
-            names.get(int(key), key) if key.isdecimal() else key: value for key, value in call.arguments.items()
-        }
-        return tool_calls.write(tool_calls.call_text(ToolCall(name=call.name, arguments=arguments)), thought)
 
 
 # Tasks by seed: most other libraries know a task only as the seed of a reset.

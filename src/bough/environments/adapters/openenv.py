@@ -72,7 +72,12 @@ class OpenEnvEnvironment(RemoteToolEnvironment):
             self.offer(_tools(listed["observation"]))
             seen = await self.connection.request("reset", reset)
         else:
-            self._offer_action(schema, fields)
+            if len(fields) == 1 and next(iter(fields.values())).get("type") == "string":
+                [self.text_field] = fields
+            else:
+                required = [name for name in schema.get("required", ()) if name in fields]
+                parameters = {**schema, "type": "object", "properties": fields, "required": required}
+                self.offer([(ACT, str(schema.get("description") or "Takes an action."), parameters)])
             seen = await self.connection.first("reset", reset, patience_s=patience_s)
         if seen.get("done"):
             raise EnvironmentFailedError("the OpenEnv server ended the episode before the agent's first action")
@@ -81,9 +86,17 @@ class OpenEnvEnvironment(RemoteToolEnvironment):
 
     async def step(self, reply: str) -> Observation:
         self.reward = None
-        if self.text_field is not None:
-            return await self._send_text(spoken(reply).strip())
-        return replace(await super().step(reply), reward=self.reward)
+        if self.text_field is None:
+            return replace(await super().step(reply), reward=self.reward)
+        text = spoken(reply).strip()
+        try:
+            seen = await self.connection.request("step", {self.text_field: text})
+        except RefusedActionError as error:
+            return Observation.say(f"The reply is invalid. {error}.", error="malformed")
+        said = observation_text(seen)
+        if self._take(seen):
+            return Observation.end(said, success=_success(seen), reward=self.reward, action=text)
+        return Observation.say(said or "Go on.", reward=self.reward, action=text)
 
     async def _use(self, call: ToolCall) -> str:
         action: dict[str, Any] = call.arguments
@@ -99,25 +112,6 @@ class OpenEnvEnvironment(RemoteToolEnvironment):
 
     async def close(self) -> None:
         await self.connection.close()
-
-    def _offer_action(self, schema: dict[str, Any], fields: dict[str, Any]) -> None:
-        if len(fields) == 1 and next(iter(fields.values())).get("type") == "string":
-            [self.text_field] = fields
-            return
-        required = [name for name in schema.get("required", ()) if name in fields]
-        parameters = {**schema, "type": "object", "properties": fields, "required": required}
-        self.offer([(ACT, str(schema.get("description") or "Takes an action."), parameters)])
-
-    async def _send_text(self, text: str) -> Observation:
-        try:
-            seen = await self.connection.request("step", {str(self.text_field): text})
-        except RefusedActionError as error:
-            return Observation.say(f"The reply is invalid. {error}.", error="malformed")
-        done = self._take(seen)
-        said = observation_text(seen) or ("" if done else "Go on.")
-        if done:
-            return Observation.end(said, success=_success(seen), reward=self.reward, action=text)
-        return Observation.say(said, reward=self.reward, action=text)
 
     def _take(self, seen: dict[str, Any]) -> bool:
         """Adds the reward of a step to those of this turn; whether the episode is over."""
@@ -219,7 +213,9 @@ class OpenEnvConnection:
                 action = json.loads(await self._get("/schema"))["action"]
         except (httpx2.HTTPError, TimeoutError, *MALFORMED) as error:
             raise self._failure("does not describe its actions", error) from error
-        if not _is_schema(action):
+        fields = action.get("properties", {}) if isinstance(action, dict) else None
+        described = isinstance(fields, dict) and all(isinstance(field, dict) for field in fields.values())
+        if not described or not isinstance(action.get("required", []), list):
             raise self._failure("describes its actions by something that is not a schema", None)
         return dict(action)
 
@@ -271,7 +267,11 @@ class OpenEnvConnection:
             answer = json.loads(text)
             what, content = answer["type"], answer["data"]
             if what == "observation" and isinstance(content["observation"], dict):
-                _check_step(content.get("reward"), content.get("done"))
+                reward, done = content.get("reward"), content.get("done")
+                if reward is not None and not (isinstance(reward, int | float) and abs(reward) <= sys.float_info.max):
+                    raise ValueError("the reward is not a finite number")
+                if not isinstance(done, bool | None):
+                    raise ValueError("done is neither true nor false")
                 return dict(content)
             code, message = content["code"], str(content["message"])
         except MALFORMED as error:
@@ -279,7 +279,10 @@ class OpenEnvConnection:
         if code == "CAPACITY_REACHED":
             raise _FullError(message)
         if code == "VALIDATION_ERROR" and kind == "step":
-            raise RefusedActionError(_explain(content.get("errors"), message))
+            with suppress(LookupError, TypeError):  # the problems as the server's validation lists them
+                listed = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in content["errors"][:10]]
+                message = "; ".join(listed) or message
+            raise RefusedActionError(message)
         raise self._failure(f"failed at {kind}: {code}: {message:.300}", None)
 
     async def close(self) -> None:
@@ -296,24 +299,6 @@ class OpenEnvConnection:
         return EnvironmentFailedError(f"the OpenEnv server at {self.http_url} {what}{why}")
 
 
-def _check_step(reward: Any, done: Any) -> None:
-    """Raises ValueError for a reward that is not a finite number, and for an end that is neither true nor false."""
-    if reward is not None and not (isinstance(reward, int | float) and abs(reward) <= sys.float_info.max):
-        raise ValueError("the reward is not a finite number")
-    if not isinstance(done, bool | None):
-        raise ValueError("done is neither true nor false")
-
-
-def _is_schema(action: Any) -> bool:
-    """Whether this describes an object: its fields, and which of them are required."""
-    fields = action.get("properties", {}) if isinstance(action, dict) else None
-    return (
-        isinstance(fields, dict)
-        and all(isinstance(field, dict) for field in fields.values())
-        and isinstance(action.get("required", []), list)
-    )
-
-
 def urls(url: str) -> tuple[str, str]:
     """The addresses of a server for HTTP and for its WebSocket."""
     scheme, separator, rest = url.rstrip("/").partition("://")
@@ -321,11 +306,3 @@ def urls(url: str) -> tuple[str, str]:
         scheme, rest = "http", scheme
     secure = scheme in ("https", "wss")
     return f"http{'s' * secure}://{rest}", f"ws{'s' * secure}://{rest}/ws"
-
-
-def _explain(errors: Any, message: str) -> str:
-    """The problems of an action as the server's validation lists them."""
-    try:
-        return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in errors[:10]) or message
-    except (LookupError, TypeError):
-        return message

@@ -1,4 +1,4 @@
-"""TextArena's games: `textarena:GuessTheNumber-v0`, or `textarena:TicTacToe-v0` against an opponent."""
+"""TextArena's games: `textarena:GuessTheNumber-v0`, or `textarena:TicTacToe-v0` against random moves."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import copy
 import random
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import product
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import textarena
 from pydantic import Field
@@ -21,8 +21,6 @@ from textarena.wrappers import ActionFormattingWrapper
 from bough.chat.actions import spoken
 from bough.chat.tool_calls import Reply
 from bough.config.base import Config
-from bough.engines.base import EngineError
-from bough.engines.http import Server, ServerLimits
 from bough.environments.adapters.names import seeded_tasks, subclass
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.errors import InputError, did_you_mean, exception_line
@@ -106,7 +104,7 @@ def _short(error: BaseException) -> str:
     return words.strip()[:160]
 
 
-# Opponents in games for two: one that makes random legal moves, and a fixed model on a server.
+# Legal moves: those that a copy of the game accepts, of the forms that its texts show in brackets.
 
 MOVE = re.compile(r"\[([^\[\]\n]{1,30})\]")
 NUMBER = re.compile(r"\d+")
@@ -116,53 +114,6 @@ MAX_SAMPLED = 200
 MAX_TRIED = 2_000
 # An attribute with more entries than this is a word list, which no move changes.
 MAX_COPIED = 1_000
-MAX_TOKENS = 512
-RANDOM = "random"
-
-
-class Opponent(Protocol):
-    """Plays against the agent."""
-
-    async def move(self, game: Any, seen: str) -> str:
-        """The next move, after reading `seen`."""
-
-
-class RandomOpponent:
-    """Makes legal moves at random. Legal is what the game accepts, tried on a copy of it."""
-
-    def __init__(self, seed: int | None) -> None:
-        self.rng = random.Random(f"opponent {seed}")  # noqa: S311  no secret
-        self.seen = ""
-
-    async def move(self, game: Any, seen: str) -> str:
-        self.seen += f"\n{seen}"
-        if found := legal_moves(game, self.seen, self.rng, most=1):
-            return found[0]
-        raise EnvironmentFailedError("the random opponent finds no legal move; let a model be the opponent")
-
-
-class ModelOpponent:
-    """A fixed model on an OpenAI-compatible server, sampled greedily. Its failures are the environment's."""
-
-    def __init__(self, url: str, model: str, key_variable: str, timeout_s: float) -> None:
-        limits = ServerLimits(retries=0, timeout_s=timeout_s)
-        self.server, self.model = Server(url, key_variable=key_variable, limits=limits), model
-        self.messages: list[dict[str, str]] = []
-
-    async def move(self, game: Any, seen: str) -> str:  # noqa: ARG002
-        self.messages.append({"role": "user", "content": seen})
-        asked = {"model": self.model, "messages": self.messages, "temperature": 0, "max_tokens": MAX_TOKENS}
-        try:
-            answer = await self.server.post("/chat/completions", asked)
-            said = answer["choices"][0]["message"]["content"]
-        except (EngineError, LookupError, TypeError) as error:
-            raise EnvironmentFailedError(f"the opponent at {self.server.url} gave no move: {error!s:.200}") from error
-        finally:
-            await self.server.close()
-        if not isinstance(said, str):
-            raise EnvironmentFailedError(f"the opponent at {self.server.url} gave no text")
-        self.messages.append({"role": "assistant", "content": said})
-        return said.rpartition("</think>")[2].strip()
 
 
 def legal_moves(game: Any, seen: str, rng: random.Random, *, most: int) -> list[str]:
@@ -192,8 +143,10 @@ def _candidates(seen: str, rng: random.Random) -> Iterator[str]:
 
 
 def _accepts(game: Any, move: str) -> bool:
-    state = game.state
-    shared: dict[int, Any] = {id(value): value for value in vars(game).values() if _is_word_list(value)}
+    state, collections = game.state, (Sequence, Set, dict)
+    shared: dict[int, Any] = {
+        id(value): value for value in vars(game).values() if isinstance(value, collections) and len(value) > MAX_COPIED
+    }
     # What was said so far is long, and no rule reads it.
     shared |= {id(state.logs): [], id(state.observations): {player: [] for player in state.observations}}
     trial, player = copy.deepcopy(game, shared), state.current_player_id
@@ -213,10 +166,6 @@ def refused(game: Any, player: int) -> bool:
     return bool(state.current_player_id == player and getattr(state, "error_count", 0))
 
 
-def _is_word_list(value: Any) -> bool:
-    return isinstance(value, Sequence | set | frozenset | dict) and len(value) > MAX_COPIED
-
-
 MAX_TURNS = 50
 # Moves in a row of an opponent: a game that asks for more does not end.
 MAX_MOVES = 100
@@ -233,23 +182,10 @@ class TextArenaEnvironment(Environment):
     game_name: ClassVar[str] = ""
     num_players: ClassVar[int] = 1
 
-    class Settings(Config):
-        """The opponent in a game for two."""
-
-        opponent: str = Field(
-            RANDOM, description="random legal moves, or the base URL of an OpenAI-compatible server (http://…/v1)"
-        )
-        opponent_model: str = Field("", description="the model on that server")
-        opponent_key_variable: str = Field(
-            "OPENAI_API_KEY", description="the environment variable that contains the server's API key"
-        )
-
-    class Options(Settings):
-        """Which tasks to make, and the opponent."""
+    class Options(Config):
+        """Which tasks to make."""
 
         player: int | None = Field(None, ge=0, le=1, description="play first (0) or second (1); default: in turns")
-
-    settings: ClassVar[Settings] = Settings()
 
     @classmethod
     def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> Iterator[Task]:
@@ -262,23 +198,18 @@ class TextArenaEnvironment(Environment):
         self.player = int(str(task.data.get("player", 0))) % self.num_players
         self.rng = random.Random(task.seed)  # noqa: S311  no secret
         self.game, self.in_brackets = make_game(self.game_name)
-        self.opponent: Opponent = RandomOpponent(task.seed)
-        self.seen = ""
+        self.opponent = random.Random(f"opponent {task.seed}")  # noqa: S311  no secret
+        self.seen = self.seen_by_opponent = ""
 
-    async def start(self) -> Observation:
-        if self.settings.opponent != RANDOM:
-            settings = self.settings
-            self.opponent = ModelOpponent(
-                settings.opponent, settings.opponent_model, settings.opponent_key_variable, self.step_timeout_s
-            )
+    def start(self) -> Observation:
         with drawing_from(self.rng):
             self.game.reset(num_players=self.num_players, seed=self.task.seed)
-        await self._play_opponent()
+        self._play_opponent()
         if self.game.state.done:
             raise EnvironmentFailedError("the opponent ended the game before the agent's first move")
         return Observation.say(self._read())
 
-    async def step(self, reply: Reply) -> Observation:
+    def step(self, reply: Reply) -> Observation:
         text = spoken(reply).strip()
         if len(text) > MAX_REPLY:
             said = f"The reply has {len(text):,} characters; at most {MAX_REPLY:,} are read."
@@ -286,7 +217,7 @@ class TextArenaEnvironment(Environment):
         shown = " ".join(IN_BRACKETS.findall(text)) or text
         self._move(text)
         error = "invalid_action" if refused(self.game, self.player) else None
-        await self._play_opponent()
+        self._play_opponent()
         if not self.game.state.done:
             return Observation.say(self._read(), action=shown, error=error)
         rewards, info = self.game.close()
@@ -305,13 +236,17 @@ class TextArenaEnvironment(Environment):
         with drawing_from(self.rng):
             self.game.step(text)
 
-    async def _play_opponent(self) -> None:
-        """Lets the opponent move until it is the agent's turn, or the game is over."""
+    def _play_opponent(self) -> None:
+        """Lets the opponent make random legal moves until it is the agent's turn, or the game is over."""
         for _ in range(MAX_MOVES):
             if self.game.state.done or self.game.state.current_player_id == self.player:
                 return
             player, new = self.game.get_observation()
-            self._move(await self.opponent.move(self.game, self._text(new, player)))
+            self.seen_by_opponent += f"\n{self._text(new, player)}"
+            found = legal_moves(self.game, self.seen_by_opponent, self.opponent, most=1)
+            if not found:
+                raise EnvironmentFailedError("the opponent finds no legal move: the game shows none in brackets")
+            self._move(found[0])
         raise EnvironmentFailedError(f"the opponent has made {MAX_MOVES} moves in a row")
 
     def _read(self) -> str:

@@ -13,9 +13,9 @@ import os
 import random
 import shutil
 import threading
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import verifiers.v1 as vf
 from pydantic import Field, JsonValue, ValidationError
@@ -28,10 +28,10 @@ from bough.environments.adapters.names import subclass
 from bough.environments.base import Environment, EnvironmentFailedError
 from bough.environments.registry import OwnAgent
 from bough.errors import InputError, describe_failure
+from bough.event_loop import BackgroundLoop
 from bough.files import text_digest
 from bough.types import Task
 
-T = TypeVar("T")
 # Tenths of all tasks, by their content. "all" is the whole taskset.
 SPLITS = {"train": range(8), "seen": range(8, 9), "unseen": range(9, 10), "all": range(10)}
 # Chat, and the tools of the task; verifiers' own default is `bash`, which runs commands.
@@ -46,8 +46,6 @@ NOT_THE_AGENTS = ("setup_timeout", "finalize_timeout", "scoring_timeout")
 # Names that a result gives a meaning of its own.
 RESERVED = ("success", "reward", "outcome")
 MAX_MESSAGE = 1000
-# Time that cancelled episodes have to end their processes.
-GRACE_S = 10.0
 
 
 class VerifiersTaskset(OwnAgent):
@@ -55,7 +53,8 @@ class VerifiersTaskset(OwnAgent):
 
     taskset_id: ClassVar[str] = ""
     parameters = ("task", "base_url", "model")
-    episodes: ClassVar[EpisodeLoop | None] = None
+    # The event loop of all episodes: verifiers has locks that they share.
+    episodes: ClassVar[BackgroundLoop | None] = None
     _making: ClassVar[threading.Lock] = threading.Lock()
 
     class Settings(Config):
@@ -88,7 +87,8 @@ class VerifiersTaskset(OwnAgent):
             found = list(taskset)
             random.Random(seed).shuffle(found)  # noqa: S311  no secret
         for one in found:
-            if _tenth(one.data) in SPLITS[split]:
+            content = one.data.model_dump_json(exclude_defaults=True, exclude={"idx"})
+            if int(text_digest(content, size=8), 16) % 10 in SPLITS[split]:
                 data = one.data.model_dump(mode="json", exclude_defaults=True)
                 yield Task(id=str(one.data.id or one.data.name or one.data.idx), data=data)
 
@@ -97,24 +97,33 @@ class VerifiersTaskset(OwnAgent):
         """Plays a task; what verifiers says of it. Raises EnvironmentFailedError where harness or scoring failed."""
         with cls._making:
             if cls.episodes is None:
-                cls.episodes = EpisodeLoop()
-        config = env_config(cls.taskset_id, cls.settings)
-        episode = await cls.episodes.run(play_episode(config, task.data, base_url, model))
+                cls.episodes = BackgroundLoop("bough-verifiers")
+        work = play_episode(env_config(cls.taskset_id, cls.settings), task.data, base_url, model)
+        episode = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, cls.episodes.loop))
         return read_episode(episode, cls.settings.success_reward)
 
     @classmethod
     def setup(cls) -> Iterator[str]:
         """Installs what the harness needs, for `bough env setup`."""
         need_uv()
-        harness = default_harness(cls.taskset_id)
-        asyncio.run(prepare_harness(harness))
-        yield f"The harness {harness} can be run on this machine."
+        name = default_harness(cls.taskset_id)
+        harness = vf.load_harness(vf.harness_config_type(name).model_validate({"id": name}))
+
+        async def prepare() -> None:
+            async with provision_runtime(vf.SubprocessConfig()) as runtime:
+                await harness.setup(runtime)
+
+        asyncio.run(prepare())
+        yield f"The harness {name} can be run on this machine."
 
     @classmethod
     async def shutdown(cls) -> None:
         episodes, cls.episodes = cls.episodes, None
         if episodes is not None:
-            await episodes.close()
+            closing = threading.Thread(target=episodes.close, daemon=True)  # a harness may refuse to end
+            closing.start()
+            while closing.is_alive():
+                await asyncio.sleep(0.01)
         await super().shutdown()
 
 
@@ -128,11 +137,6 @@ def adapt(name: str) -> type[Environment]:
     return subclass(VerifiersTaskset, about, name=f"verifiers:{name}", taskset_id=name)
 
 
-def _tenth(data: Any) -> int:
-    content = data.model_dump_json(exclude_defaults=True, exclude={"idx"})
-    return int(text_digest(content, size=8), 16) % 10
-
-
 def env_config(taskset_id: str, settings: VerifiersTaskset.Settings) -> Any:
     """verifiers' configuration. Raises InputError where the options are wrong or cannot be combined."""
     where = f"environment 'verifiers:{taskset_id}'"
@@ -140,7 +144,11 @@ def env_config(taskset_id: str, settings: VerifiersTaskset.Settings) -> Any:
         raise InputError(f"{where}: fn in --options taskset names code; use --rewards for rewards of your own")
     if given := [name for name in OURS if name in settings.agent]:
         raise InputError(f"{where}: --options agent cannot set {given[0]}, which is set by the run")
-    seat, declared = _only_agent(taskset_id, where)
+    fields = vf.env_config_type(taskset_id).model_fields
+    agents = {name: field.default for name, field in fields.items() if isinstance(field.default, vf.AgentConfig)}
+    if len(agents) != 1:
+        raise InputError(f"{where} has {len(agents)} agents ({', '.join(agents)}); only one can be played")
+    [(seat, declared)] = agents.items()
     agent: dict[str, Any] = {"runtime": "subprocess", **settings.agent}
     if declared.harness is None:
         agent.setdefault("harness", default_harness(taskset_id))
@@ -153,7 +161,19 @@ def env_config(taskset_id: str, settings: VerifiersTaskset.Settings) -> Any:
         raise InputError(f"{where}: {row_error(error)}") from None
     except (ImportError, AttributeError, TypeError, ValueError) as error:  # a harness that cannot be found
         raise InputError(f"{where}: {error}") from None
-    _check_agent(config, seat, where, allow_local_code=settings.allow_local_code)
+    if not isinstance(getattr(config, seat).runtime, vf.SubprocessConfig):
+        return config
+    need_uv()
+    harness = vf.load_harness(config.agent_harnesses()[seat])
+    needing = {"harness": harness.NEEDS_CONTAINER, "tasks": vf.task_type(config.taskset.id).NEEDS_CONTAINER}
+    if any(needing.values()):
+        what = next(name for name, needs in needing.items() if needs)
+        raise InputError(f"{where}: its {what} need a container; give --options 'agent={{runtime: docker}}'")
+    if harness.EXECUTES_CODE and not settings.allow_local_code:
+        raise InputError(
+            f"{where}: the harness {harness.config.id} would run the model's code on this machine; give --options "
+            "'agent={runtime: docker}', or allow_local_code=true if you accept that"
+        )
     return config
 
 
@@ -176,75 +196,11 @@ def need_uv() -> None:
     os.environ["PATH"] = os.pathsep.join(filter(None, [str(folder), os.environ.get("PATH")]))
 
 
-def _only_agent(taskset_id: str, where: str) -> tuple[str, Any]:
-    """The name of the agent in the taskset's environment, and how it is declared there."""
-    fields = vf.env_config_type(taskset_id).model_fields
-    agents = {name: field.default for name, field in fields.items() if isinstance(field.default, vf.AgentConfig)}
-    if len(agents) != 1:
-        raise InputError(f"{where} has {len(agents)} agents ({', '.join(agents)}); only one can be played")
-    return next(iter(agents.items()))
-
-
-def _check_agent(config: Any, seat: str, where: str, *, allow_local_code: bool) -> None:
-    runtime = getattr(config, seat).runtime
-    if not isinstance(runtime, vf.SubprocessConfig):
-        return
-    need_uv()
-    harness = vf.load_harness(config.agent_harnesses()[seat])
-    task = vf.task_type(config.taskset.id)
-    needing = [what for what, one in (("harness", harness), ("tasks", task)) if one.NEEDS_CONTAINER]
-    if needing:
-        raise InputError(f"{where}: its {needing[0]} need a container; give --options 'agent={{runtime: docker}}'")
-    if harness.EXECUTES_CODE and not allow_local_code:
-        raise InputError(
-            f"{where}: the harness {harness.config.id} would run the model's code on this machine; give --options "
-            "'agent={runtime: docker}', or allow_local_code=true if you accept that"
-        )
-
-
 def _names_code(value: Any) -> bool:
     """Whether a function to import is named somewhere in it: options may come from a file."""
     if isinstance(value, Mapping):
         return "fn" in value or any(map(_names_code, value.values()))
     return isinstance(value, list) and any(map(_names_code, value))
-
-
-class EpisodeLoop:
-    """A thread with the event loop of all episodes: verifiers has locks that they share."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._episodes: set[asyncio.Task[Any]] = set()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="bough-verifiers", daemon=True)
-        self._thread.start()
-
-    async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` returns or raises on that loop; cancelled with its caller."""
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._tracked(work), self._loop))
-
-    async def close(self) -> None:
-        """Cancels what is still running, waits for it, and ends the thread."""
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._end_episodes(), self._loop))
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        await asyncio.to_thread(self._thread.join, GRACE_S)
-        if not self._thread.is_alive():
-            self._loop.close()
-
-    async def _tracked(self, work: Coroutine[Any, Any, T]) -> T:
-        task = asyncio.current_task()
-        assert task is not None
-        self._episodes.add(task)
-        try:
-            return await work
-        finally:
-            self._episodes.discard(task)
-
-    async def _end_episodes(self) -> None:
-        if left := set(self._episodes):
-            for task in left:
-                if not task.cancelling():  # a second time would interrupt how it ends its processes
-                    task.cancel()
-            await asyncio.wait(left, timeout=GRACE_S)
 
 
 async def play_episode(config: Any, data: Mapping[str, Any], base_url: str, model: str) -> Any:
@@ -261,20 +217,16 @@ async def play_episode(config: Any, data: Mapping[str, Any], base_url: str, mode
         return await environment.run_episode(task, vf.ModelContext(model=model, client=client))
 
 
-async def prepare_harness(harness_id: str) -> None:
-    """Installs what a harness needs in a process on this machine."""
-    harness = vf.load_harness(vf.harness_config_type(harness_id).model_validate({"id": harness_id}))
-    async with provision_runtime(vf.SubprocessConfig()) as runtime:
-        await harness.setup(runtime)
-
-
 def read_episode(episode: Any, success_reward: float) -> dict[str, Any] | None:
     """The result of an episode, with each reward and metric; None where the taskset has no rewards.
 
     Raises EnvironmentFailedError where the harness, a tool or the scoring failed.
     """
     if not episode.ok:
-        raise EnvironmentFailedError(_failure(episode))
+        errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
+        # The end of a program's output says why it failed.
+        said = [f"{error.type}: {error.message[-MAX_MESSAGE:].strip()}" for error in errors]
+        raise EnvironmentFailedError(said[0] if said else "it did not finish and gave no reason")
     if len(episode.traces) != 1:
         raise EnvironmentFailedError(f"it ran its agent {len(episode.traces)} times; only one run can be recorded")
     trace = episode.traces[0]
@@ -288,11 +240,3 @@ def read_episode(episode: Any, success_reward: float) -> dict[str, Any] | None:
     numbers |= {name: reward.score for name, reward in trace.rewards.items()}
     named = {f"verifiers_{name}" if name in RESERVED else name: value for name, value in numbers.items()}
     return {**named, "reward": trace.reward, "success": bool(trace.reward >= success_reward)}
-
-
-def _failure(episode: Any) -> str:
-    errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
-    if not errors:
-        return "it did not finish and gave no reason"
-    # The end of a program's output says why it failed.
-    return f"{errors[0].type}: {errors[0].message[-MAX_MESSAGE:].strip()}"

@@ -15,14 +15,29 @@ import shutil
 import signal
 import sys
 import time
-from typing import Any, NoReturn
+from itertools import count
+from typing import Any, NamedTuple, NoReturn
 
-from bough.sandbox.inside import child, frames, kernel, processes, seccomp
-from bough.sandbox.inside.cell import Cell, Process
+from bough.sandbox.inside import child, frames, kernel, seccomp
 from bough.sandbox.inside.launch import INODES
 
 STOP_AGAIN_S = 1.0
+GRACE_S = 1.0  # time for an interrupted cell to end
+CHUNK = 1 << 18
+NUMBERS = count(1)
+SIGNALS = {number.value: number.name for number in signal.Signals}
 IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)  # as in Python itself: they are raised as exceptions
+
+
+class Process(NamedTuple):
+    """A running child and our ends of its pipes."""
+
+    pid: int
+    exit: int
+    code: int
+    result: int
+    stdout: int
+    stderr: int
 
 
 class Keeper:
@@ -60,7 +75,13 @@ class Keeper:
 
     def _prepare(self) -> None:
         if self.alone:
-            self._give_up_rights()
+            for folder in self.settings["remount"]:
+                flags = kernel.MS_REMOUNT | kernel.MS_NOSUID | kernel.MS_NODEV
+                kernel.mount("tmpfs", folder, None, flags, f"nr_inodes={INODES}")
+            if os.geteuid() == 0:
+                kernel.become_nobody()
+            elif self.settings["remount"]:
+                kernel.drop_capabilities()
         sys.path += self.settings["packages"]
         exec(self.settings["warm_up"], {})  # noqa: S102  code of the host, run once for all programs
         gc.collect()
@@ -75,15 +96,6 @@ class Keeper:
             self.filter = seccomp.program()
         else:
             kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-
-    def _give_up_rights(self) -> None:
-        for folder in self.settings["remount"]:
-            flags = kernel.MS_REMOUNT | kernel.MS_NOSUID | kernel.MS_NODEV
-            kernel.mount("tmpfs", folder, None, flags, f"nr_inodes={INODES}")
-        if os.geteuid() == 0:
-            kernel.become_nobody()
-        elif self.settings["remount"]:
-            kernel.drop_capabilities()
 
     def _run(self, request: dict[str, Any]) -> dict[str, Any]:
         if self.process is None:
@@ -100,18 +112,16 @@ class Keeper:
             self._signal(signal.SIGSTOP)
         status = None if keep else self._end()
         cell.drain(to_the_end=not keep)
-        return cell.outcome(status) | {
-            "alive": keep,
-            "clean": keep or self._wipe(),
-            "duration_s": time.monotonic() - begin,
-        }
+        clean = keep or self._wipe()
+        return cell.outcome(status) | {"alive": keep, "clean": clean, "duration_s": time.monotonic() - begin}
 
     def _fork(self) -> Process:
         code, result, stdout, stderr = (os.pipe() for _ in range(4))
+        theirs = (code[0], result[1], stdout[1], stderr[1])
         pid = os.fork()
         if pid == 0:
-            child.live(child.Pipes(code[0], result[1], stdout[1], stderr[1]), self.settings, self.filter)
-        for end in (code[0], result[1], stdout[1], stderr[1]):
+            child.live(theirs, self.settings, self.filter)
+        for end in theirs:
             os.close(end)
         ours = (code[1], result[0], stdout[0], stderr[0])
         for end in ours:
@@ -131,36 +141,27 @@ class Keeper:
             with contextlib.suppress(ChildProcessError):
                 while True:
                     os.waitpid(-1, 0)
-        else:
-            self._hunt()
-        return status
-
-    def _hunt(self) -> None:
-        """Kills the descendants one by one: without a namespace there is no other way."""
+        # Without a namespace the descendants are killed one by one: there is no other way.
         patience = time.monotonic() + 5
-        while processes.descendants(os.getpid()) and time.monotonic() < patience:
+        while not self.alone and kernel.descendants(os.getpid()) and time.monotonic() < patience:
             self._signal(signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
+        return status
 
     def _signal(self, number: signal.Signals) -> None:
         """Sends a signal to every process but this one."""
         # In a separate namespace one call reaches all of them, so no process can escape by forking.
-        for pid in [-1] if self.alone else processes.descendants(os.getpid()):
+        for pid in [-1] if self.alone else kernel.descendants(os.getpid()):
             with contextlib.suppress(OSError):
                 os.kill(pid, number)
 
-    def _let_go(self) -> None:
-        assert self.process is not None
-        for file in self.process[1:]:
-            os.close(file)
-        self.process = self.killed = None
-
     def _wipe(self) -> bool:
         """Empties the scratch folders; returns False if that fails, and the sandbox must be discarded."""
-        if self.process is not None:
-            self._let_go()
+        for file in self.process[1:] if self.process is not None else ():
+            os.close(file)
+        self.process = self.killed = None
         try:
             for folder in self.settings["wipe"]:
                 for name in os.listdir(folder):  # noqa: PTH208
@@ -172,6 +173,153 @@ class Keeper:
         except (OSError, RecursionError):
             return False
         return True
+
+
+class Cell:
+    """One running cell: its code, its output, its result, its deadline.
+
+    A cell that is allowed to ask the host questions sends them over the pipe of its result, one at a time.
+    """
+
+    def __init__(self, process: Process, request: dict[str, Any], settings: dict[str, Any]) -> None:
+        self.process = process
+        self.number = next(NUMBERS)
+        asked = {key: request[key] for key in ("code", "keep", "asks")} | {"number": self.number}
+        self.unsent = memoryview(frames.pack(asked))
+        self.interruptible, self.asks = request["keep"], request["asks"]
+        self.question: str | None = None
+        self.deadline = time.monotonic() + request["timeout_s"]
+        self.outputs = {end: child.Output(settings["output_bytes"]) for end in (process.stdout, process.stderr)}
+        self.most = 16 * settings["output_bytes"] + (1 << 16)
+        self.received = bytearray()
+        self.answer: dict[str, Any] | None = None
+        self.killed: str | None = None
+        self.timed_out = self.exited = False
+        self.poller = select.poll()
+        for file in (process.exit, process.result, *self.outputs):
+            self.poller.register(file, select.POLLIN)
+        self.poller.register(process.code, select.POLLOUT)
+        self._read_result()
+        if self.received:  # no request was sent yet, so the program itself wrote to this pipe
+            self.answer, self.killed = None, "garbage"
+
+    @property
+    def over(self) -> bool:
+        return self.exited or self.answer is not None or self.killed is not None
+
+    def attend(self, control: int) -> None:
+        """Waits for the next event and handles it."""
+        self.poller.register(control, select.POLLIN)
+        for file, _ in self.poller.poll(max(0.0, self.deadline - time.monotonic()) * 1000):
+            if file == control:
+                self._hear(control)
+            elif file == self.process.code:
+                self._write()
+            elif file == self.process.result:
+                waiting = self.question is not None
+                self._read_result()
+                if self.question is not None and not waiting:
+                    frames.send(control, {"ask": self.question})
+            elif file in self.outputs:
+                if not self._read_output(file):
+                    self.poller.unregister(file)
+            else:
+                self._read_result()
+                self.exited = True
+        if time.monotonic() < self.deadline or self.over:
+            return
+        if self.interruptible and not self.timed_out:
+            self.deadline += GRACE_S
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGINT)
+        else:
+            self.killed = "time"
+        self.timed_out = True
+
+    def drain(self, *, to_the_end: bool) -> None:
+        """Reads what the program has written so far; `to_the_end` when no process can write any more."""
+        for file in self.outputs:
+            reads = 0
+            while (to_the_end or reads < 64) and self._read_output(file):
+                reads += 1
+
+    def outcome(self, status: int | None) -> dict[str, Any]:
+        """The result of the cell."""
+        stdout, stderr = self.outputs.values()
+        answer = self.answer or {"value": None, "error": None}
+        if self.answer is None and self.killed is None:
+            number = os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None
+            if number == signal.SIGXCPU:
+                self.killed = "cpu"
+            elif status is None:
+                answer["error"] = "The process ended before its result could be read."
+            elif number is not None:
+                answer["error"] = f"The process was killed by {SIGNALS.get(number, f'signal {number}')}."
+            else:
+                code = os.WEXITSTATUS(status)
+                answer["error"] = f"The process exited with status {code} before the end of the code."
+        return answer | {
+            "stdout": stdout.text,
+            "stderr": stderr.text,
+            "timed_out": self.timed_out,
+            "killed": self.killed,
+            "truncated": bool(stdout.left_out or stderr.left_out),
+        }
+
+    def _hear(self, control: int) -> None:
+        message = frames.receive(control)
+        if message is None:
+            os._exit(0)  # the host has ended; when the first process exits, its whole namespace ends
+        if message["op"] == "kill":
+            self.killed = message["why"]
+        elif message["op"] == "answer" and self.question is not None:
+            self.question = None
+            self.unsent = memoryview(frames.pack({"answer": message["answer"]}))
+            self.poller.register(self.process.code, select.POLLOUT)
+
+    def _write(self) -> None:
+        try:
+            self.unsent = self.unsent[os.write(self.process.code, self.unsent[:CHUNK]) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            self.unsent = self.unsent[:0]
+        if not self.unsent:
+            self.poller.unregister(self.process.code)
+
+    def _read_result(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(self.process.result, CHUNK)
+            if not data:
+                with contextlib.suppress(KeyError):
+                    self.poller.unregister(self.process.result)
+                return
+            self.received += data
+        try:
+            message = frames.unpack(self.received, self.most)
+            if message is None:
+                return
+            if not all(isinstance(message.get(key), str | None) for key in ("value", "error", "ask")):
+                raise ValueError("not a text")
+            if not self.asks or "ask" not in message:
+                if message.get("number") != self.number:
+                    raise ValueError("the answer of another cell")
+                self.answer = {key: message.get(key) for key in ("value", "error")}
+            elif self.question is None and not self.unsent:
+                self.question = message["ask"] or ""
+                self.received.clear()
+            else:
+                raise ValueError("a question before the last one was answered")
+        except ValueError:
+            self.killed = "garbage"
+
+    def _read_output(self, file: int) -> bool:
+        try:
+            data = os.read(file, CHUNK)
+        except BlockingIOError:
+            return False
+        self.outputs[file].add(data)
+        return bool(data)
 
 
 def main(settings: dict[str, Any]) -> NoReturn:

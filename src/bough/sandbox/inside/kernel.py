@@ -1,4 +1,4 @@
-"""System calls that Python 3.11 does not provide."""
+"""System calls that Python 3.11 does not provide, and what /proc says of processes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 import ctypes
 import os
 import platform
+import re
+from pathlib import Path
 from typing import Any
 
 CLONE_NEWNS = 0x0002_0000
@@ -23,6 +25,8 @@ AT_FDCWD, AT_RECURSIVE = -100, 0x8000
 NUMBERS = {"x86_64": {"pivot_root": 155, "capset": 126}, "aarch64": {"pivot_root": 41, "capset": 91}}
 MOUNT_SETATTR = 442
 NOBODY = 65534
+MEMORY = re.compile(r"^(?:RssAnon|RssShmem|VmSwap|VmPTE):\s+(\d+) kB", re.MULTILINE)
+SOCKETS = re.compile(r"^sockets: used (\d+)", re.MULTILINE)
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -95,6 +99,30 @@ def drop_capabilities() -> None:
     call("syscall", number("capset"), ctypes.byref(header), ctypes.byref(nothing))
 
 
-def close_from(first: int) -> None:
-    """Closes every file descriptor from `first` on."""
-    os.closerange(first, 1 << 16)
+def descendants(pid: int) -> list[int]:
+    """All descendants of `pid`, nearest first. Orphans become children of the first process of their namespace."""
+    found = [pid]
+    for parent in found:
+        with contextlib.suppress(OSError):
+            for thread in Path(f"/proc/{parent}/task").iterdir():
+                found += map(int, (thread / "children").read_text().split())
+    return found[1:]
+
+
+def memory_mb(pids: list[int]) -> float:
+    """The memory of the processes that no file backs, in megabytes."""
+    kilobytes = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has just ended
+            kilobytes += sum(map(int, MEMORY.findall(Path(f"/proc/{pid}/status").read_text())))
+    return kilobytes / 1024
+
+
+def sockets_mb(pid: int) -> float:
+    """The most that the socket buffers in a process's network namespace can hold, in megabytes."""
+    try:
+        found = SOCKETS.search(Path(f"/proc/{pid}/net/sockstat").read_text())
+        most = int(Path("/proc/sys/net/core/wmem_default").read_text())
+    except OSError:  # it has just ended
+        return 0.0
+    return int(found[1]) * 2 * most / 2**20 if found else 0.0

@@ -7,9 +7,7 @@ read-only views, no network, and cannot see other processes.
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,7 +27,11 @@ def main(plan: dict[str, Any]) -> NoReturn:
     root = os.geteuid() == 0
     os.umask(0o022)  # the keeper, as another user, must be able to enter the parent folders of a view
     if not root:
-        _own_users()
+        uid, gid = os.geteuid(), os.getegid()
+        kernel.unshare(kernel.CLONE_NEWUSER)
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+        Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
     kernel.unshare(ROOM)
     _build(plan)
     kernel.pivot_root(plan["root"])
@@ -41,14 +43,6 @@ def main(plan: dict[str, Any]) -> NoReturn:
     os.close(0)  # so that the host sees the end of the keeper
     os.waitpid(pid, 0)
     os._exit(0)
-
-
-def _own_users() -> None:
-    uid, gid = os.geteuid(), os.getegid()
-    kernel.unshare(kernel.CLONE_NEWUSER)
-    Path("/proc/self/setgroups").write_text("deny")
-    Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
-    Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
 
 
 def _build(plan: dict[str, Any]) -> None:
@@ -83,7 +77,3 @@ def _view(source: str, place: str) -> None:
         Path(place).touch()
     kernel.mount(source, place, None, kernel.MS_BIND | kernel.MS_REC)
     kernel.read_only(place)
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))

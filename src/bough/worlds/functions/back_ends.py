@@ -11,8 +11,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -60,18 +59,6 @@ async def results(
     return [*told, *[None] * (len(calls) - len(told))]
 
 
-async def files(
-    scenario: dict[str, Any], done: Sequence[ToolCall], timeout_s: float = LIMITS.timeout_s
-) -> FileSystem | None:
-    """The file system after these calls; None where there is none, or the calls were stopped."""
-    request = {"scenario": scenario, "done": plain(done)}
-    result = await _run(f"import {MODULE}\n{MODULE}.files({json.dumps(request)!r})", timeout_s)
-    if result is None or result.value in (None, "None"):
-        return None
-    root, path = json.loads(ast.literal_eval(str(result.value)))
-    return FileSystem(root, tuple(path))
-
-
 async def check_turns(
     scenario: dict[str, Any],
     turns: list[list[list[ToolCall]]],
@@ -79,25 +66,15 @@ async def check_turns(
     timeout_s: float = LIMITS.timeout_s,
 ) -> str:
     """ "valid", or the benchmark's word for what is wrong in the last of the user turns."""
-    request = {
-        "scenario": scenario,
-        "turns": [[plain(step) for step in steps] for steps in turns],
-        "gold": [plain(calls) for calls in gold],
-    }
-    return await _verdict("check_turns", request, timeout_s)
+    played = [[plain(step) for step in steps] for steps in turns]
+    return await _verdict("check_turns", timeout_s, scenario=scenario, turns=played, gold=[*map(plain, gold)])
 
 
 async def check_calls(entry: Entry, calls: Sequence[ToolCall], timeout_s: float = LIMITS.timeout_s) -> str:
     """ "valid", or the benchmark's word for what is wrong with the calls of a single-turn answer."""
     language = entry.set.removeprefix("simple_") if entry.set in benchmark.OTHER_LANGUAGES else "python"
-    request = {
-        "set": entry.set,
-        "language": language,
-        "functions": entry.row["function"],
-        "calls": plain(calls),
-        "answer": entry.answer,
-    }
-    return await _verdict("check_calls", request, timeout_s)
+    request = {"functions": entry.row["function"], "calls": plain(calls), "answer": entry.answer}
+    return await _verdict("check_calls", timeout_s, set=entry.set, language=language, **request)
 
 
 def plain(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
@@ -111,11 +88,9 @@ async def close() -> None:
         await sandbox.close()
 
 
-async def _verdict(function: str, request: dict[str, Any], timeout_s: float) -> str:
+async def _verdict(function: str, timeout_s: float, **request: Any) -> str:
     result = await _run(f"import {MODULE}\n{MODULE}.{function}({json.dumps(request)!r})", timeout_s)
-    if result is None or result.value is None:
-        return "check_stopped"
-    return str(ast.literal_eval(result.value))
+    return "check_stopped" if result is None or result.value is None else str(ast.literal_eval(result.value))
 
 
 async def _run(program: str, timeout_s: float, hear: Answer | None = None) -> Result | None:
@@ -141,71 +116,3 @@ def _sandbox() -> Sandbox:
         packages = (str(benchmark.local_folder()),)
         _SHARED[loop] = Sandbox(LIMITS, unsafe=True, warm_up=warm_up, packages=packages)
     return _SHARED[loop]
-
-
-# The calls that turn one state of the benchmark's file system into another.
-# A folder is a dictionary from names to folders and to the text of files. Listings show names in the order in which
-# they were made, so from the first name that is out of order everything is made again.
-
-# What an agent calls to change folders, files or the working folder.
-CHANGES = frozenset({"cd", "mkdir", "rmdir", "touch", "echo", "cp", "mv", "rm"})
-Folder = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class FileSystem:
-    """Everything in the root folder, and the names of the folders on the way to the working folder."""
-
-    root: Folder
-    path: tuple[str, ...]
-
-
-def changes(now: FileSystem, wanted: FileSystem) -> list[ToolCall]:
-    """The calls that make `now` the `wanted` state; none if they are equal."""
-    if now == wanted and list(_names(now.root)) == list(_names(wanted.root)):
-        return []
-    return [*_enter(()), *_folder(now.root, wanted.root, ()), *_enter(wanted.path)]
-
-
-def _folder(now: Folder, wanted: Folder, path: tuple[str, ...]) -> Iterator[ToolCall]:
-    """Changes the working folder, which is at `path`, and ends in it."""
-    kept = 0
-    for one, other in zip(now.items(), wanted.items(), strict=False):
-        if one[0] != other[0] or isinstance(one[1], str) != isinstance(other[1], str):
-            break
-        kept += 1
-    for name in list(now)[kept:]:
-        yield ToolCall(name="rm", arguments={"file_name": name})
-    for number, (name, content) in enumerate(wanted.items()):
-        before = now[name] if number < kept else None
-        if isinstance(content, str):
-            yield from _file(name, before, content)
-            continue
-        if before is None:
-            yield ToolCall(name="mkdir", arguments={"dir_name": name})
-        inside = (*path, name)
-        if inner := list(_folder(before or {}, content, inside)):
-            yield ToolCall(name="cd", arguments={"folder": name})
-            yield from inner
-            yield from _enter(path)
-
-
-def _file(name: str, before: str | None, content: str) -> Iterator[ToolCall]:
-    if before is None:
-        yield ToolCall(name="touch", arguments={"file_name": name})
-    if content != (before or ""):
-        yield ToolCall(name="echo", arguments={"content": content, "file_name": name})
-
-
-def _enter(path: tuple[str, ...]) -> Iterator[ToolCall]:
-    """Goes there from the root: a folder that was moved has lost the way to its parent."""
-    for name in ("/", *path):
-        yield ToolCall(name="cd", arguments={"folder": name})
-
-
-def _names(folder: Folder) -> Iterator[str]:
-    """All names, in the order of the folders."""
-    for name, content in folder.items():
-        yield name
-        if not isinstance(content, str):
-            yield from _names(content)

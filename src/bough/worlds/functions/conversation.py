@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any
 
 from bough.types import Message, ToolCall
 from bough.worlds.functions import back_ends, benchmark
-from bough.worlds.functions import benchmark as schemas
-from bough.worlds.functions.benchmark import Entry, tool_name, written
+from bough.worlds.functions.benchmark import Entry, tool_name, tools, written
 
 # The benchmark gives up after this many replies with calls in one user turn.
 MAX_STEPS = 20
@@ -49,7 +49,7 @@ class Conversation:
         """The functions that are offered from the start."""
         held_back = {name for names in self._held_back.values() for name in names}
         offered = [function for name, function in self._functions.items() if name not in held_back]
-        return schemas.tools(offered, self.entry.set)
+        return tools(offered, self.entry.set)
 
     def user_turn(self) -> tuple[Message, ...]:
         """What the user says at the beginning of the current turn; perhaps that there are more functions now."""
@@ -58,13 +58,13 @@ class Conversation:
         if added is None:
             said = self.entry.row["question"][number]
             return tuple(Message(role=one["role"], content=one["content"]) for one in said)
-        shown = schemas.tools([self._functions[name] for name in added], self.entry.set)
+        shown = tools([self._functions[name] for name in added], self.entry.set)
         return (Message(role="user", content=f"{json.dumps(shown, ensure_ascii=False)}\n{MORE_FUNCTIONS}"),)
 
     async def call(self, calls: Sequence[ToolCall], timeout_s: float) -> list[str]:
         """Makes the calls of one reply; the results as text. A call that is stopped has no effect."""
         self.steps += 1
-        done = [*self.earlier_calls, *self.turn_calls]
+        done = [call for steps in self.turns for step in steps for call in step]
         results = await back_ends.results(self.scenario, done, calls, timeout_s)
         made = results.index(None) if None in results else len(results)
         self.turns[-1].append(list(calls[:made]))
@@ -87,43 +87,20 @@ class Conversation:
         self.steps = 0
 
     @property
-    def turn_calls(self) -> list[ToolCall]:
-        """The calls that were made in the current user turn."""
-        return [call for step in self.turns[-1] for call in step]
-
-    @property
-    def earlier_calls(self) -> list[ToolCall]:
-        """The calls that were made in earlier user turns."""
-        return [call for steps in self.turns[:-1] for step in steps for call in step]
-
-    @property
     def turn_gold(self) -> list[ToolCall]:
         """The gold calls of the current user turn."""
         return self.gold[len(self.turns) - 1]
 
-    @property
-    def in_order(self) -> bool:
-        """Whether all calls of this turn so far are its first gold calls."""
-        made = self.turn_calls
-        return len(made) <= len(self.turn_gold) and all(map(_same, made, self.turn_gold))
-
-    def missing(self) -> list[ToolCall]:
-        """The gold calls of the current turn that were not made yet."""
-        return self._matched()[0]
-
-    def unasked(self) -> list[ToolCall]:
-        """The calls of the current turn that are not among its gold calls."""
-        return self._matched()[1]
-
-    def _matched(self) -> tuple[list[ToolCall], list[ToolCall]]:
-        left, others = list(self.turn_gold), list[ToolCall]()
-        for made in self.turn_calls:
-            same = next((call for call in left if _same(call, made)), None)
-            if same is None:
-                others.append(made)
+    def next_gold(self) -> list[ToolCall]:
+        """The gold calls of the turn that come next: one, or a few where more are missing than replies are left."""
+        made = [(call.name, call.arguments) for step in self.turns[-1] for call in step]
+        missing = []
+        for call in self.turn_gold:
+            if (call.name, call.arguments) in made:
+                made.remove((call.name, call.arguments))
             else:
-                left.remove(same)
-        return left, others
+                missing.append(call)
+        return missing[: ceil(len(missing) / max(1, MAX_STEPS - self.steps))]
 
     @property
     def _functions(self) -> dict[str, Mapping[str, Any]]:
@@ -135,10 +112,6 @@ class Conversation:
         """The functions that appear later, by the number of their turn."""
         held_back: dict[str, list[str]] = self.entry.row.get("missed_function", {})
         return held_back
-
-
-def _same(one: ToolCall, other: ToolCall) -> bool:
-    return (one.name, one.arguments) == (other.name, other.arguments)
 
 
 # The benchmark's answers as tool calls: what its authors would have called.

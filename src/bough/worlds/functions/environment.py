@@ -22,11 +22,9 @@ from bough.environments.base import Environment, EnvironmentFailedError, Observa
 from bough.errors import InputError
 from bough.sandbox import isolation
 from bough.sandbox.base import SandboxError
-from bough.types import Message, Task, ToolCall
+from bough.types import Message, Task
 from bough.worlds.functions import back_ends, benchmark
-from bough.worlds.functions import benchmark as schemas
 from bough.worlds.functions.conversation import MAX_STEPS, Conversation, gold_calls
-from bough.worlds.functions.recovery import Recovery
 
 RULES = (
     "You help a user by calling functions. {how} If none of the functions can do what the user asks, or a value that "
@@ -81,7 +79,6 @@ class Functions(Environment):
         super().__init__(task)
         self.entry = benchmark.entry(task.id)
         self.conversation = Conversation(self.entry) if self.entry.multi_turn else None
-        self.recovery = Recovery(self.conversation, self._timeout_s) if self.conversation else None
 
     @classmethod
     def tasks(cls, options: Config, *, split: str = "train", seed: int = 0) -> Iterator[Task]:
@@ -116,7 +113,7 @@ class Functions(Environment):
         if self.conversation is not None:
             rules, said, tools = MANY_TURNS, self.conversation.user_turn(), self.conversation.tools
         else:
-            rules, tools = ONE_TURN, schemas.tools(self.entry.row["function"], self.entry.set)
+            rules, tools = ONE_TURN, benchmark.tools(self.entry.row["function"], self.entry.set)
             said = tuple(Message(role=one["role"], content=one["content"]) for one in self.entry.row["question"][0])
         system = RULES.format(how=rules)
         if said[0].role == "system":
@@ -143,13 +140,15 @@ class Functions(Environment):
         return tool_calls.write(action, thought)
 
     async def expert(self) -> str | None:
-        """Makes the benchmark's gold calls, and undoes others first. There are none for live_relevance."""
-        if self.conversation is not None and self.recovery is not None:
-            calls = await self.recovery.next_calls()
-            return self.say(_written(calls) or (DONE if self.conversation.turn_gold else CANNOT))
-        if self.entry.id in benchmark.UNWINNABLE or self.entry.set == "live_relevance":
+        """Makes the benchmark's gold calls that are missing. There are none for live_relevance."""
+        if self.conversation is not None:
+            calls = self.conversation.next_gold()
+            otherwise = DONE if self.conversation.turn_gold else CANNOT
+        elif self.entry.id in benchmark.UNWINNABLE or self.entry.set == "live_relevance":
             return None
-        return self.say(_written(gold_calls(self.entry)) or NO_FUNCTION)
+        else:
+            calls, otherwise = gold_calls(self.entry), NO_FUNCTION
+        return self.say("\n".join(map(tool_calls.call_text, calls)) or otherwise)
 
     @property
     def _timeout_s(self) -> float:
@@ -179,17 +178,13 @@ class Functions(Environment):
 
     async def _answer(self, said: ParsedReply, error: str | None) -> Observation:
         if self.entry.set in benchmark.RELEVANCE:
-            called = "called" if said.calls else "not_called"
+            verdict = "called" if said.calls else "not_called"
             success = bool(said.calls) == (self.entry.set == "live_relevance")
-            return _end(float(success), success=success, action=said.action, error=error, info={"check": called})
-        verdict = await back_ends.check_calls(self.entry, said.calls, self._timeout_s)
-        success = verdict == "valid"
+        else:
+            verdict = await back_ends.check_calls(self.entry, said.calls, self._timeout_s)
+            success = verdict == "valid"
         return _end(float(success), success=success, action=said.action, error=error, info={"check": verdict})
 
 
 def _end(progress: float, *, success: bool, **more: Any) -> Observation:
     return Observation(terminated=True, success=success, reward=float(success), progress=progress, **more)
-
-
-def _written(calls: list[ToolCall]) -> str:
-    return "\n".join(map(tool_calls.call_text, calls))

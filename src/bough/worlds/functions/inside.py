@@ -22,7 +22,6 @@ MODEL = "bough"
 LONGEST_RESULT = 90_000
 # Names that the benchmark refuses to call.
 REFUSED = ("kill", "exit", "quit", "remove", "unlink", "popen", "Popen", "run")
-FILES = "GorillaFileSystem"
 EVAL = "bfcl_eval.eval_checker"
 
 
@@ -74,24 +73,6 @@ def results(text: str, tell: Any) -> None:
         (result,), _ = play.execute([call], MODEL)
         left_out = len(result) - LONGEST_RESULT
         tell(result if left_out <= 0 else f"{result[:LONGEST_RESULT]} … {left_out:,} characters left out")
-
-
-def files(text: str) -> str | None:
-    """The file system after the calls that were made: its root folder and the working folder; None if there is none."""
-    request = json.loads(text)
-    _, back_ends = Play(request["scenario"]).execute(request["done"], MODEL)
-    if FILES not in back_ends:
-        return None
-    folder, path = back_ends[FILES]._current_dir, list[str]()
-    while folder is not back_ends[FILES].root and folder is not None:
-        path.append(folder.name)
-        folder = folder.parent
-    return json.dumps([_contents(back_ends[FILES].root), path[::-1]])
-
-
-def _contents(folder: Any) -> dict[str, Any]:
-    items = folder.contents.items()
-    return {name: _contents(one) if hasattr(one, "contents") else one.content for name, one in items}
 
 
 def check_turns(text: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -20,8 +20,8 @@ from bough.environments.base import Environment, MistakeRules, Observation
 from bough.errors import InputError
 from bough.types import Task
 from bough.worlds.household import engine, generate
-from bough.worlds.household.engine import GameEngine, GameInfo
-from bough.worlds.household.expert import Expert, Memory, Omniscience, progress
+from bough.worlds.household.engine import GameEngine
+from bough.worlds.household.expert import Expert, Memory, progress
 from bough.worlds.household.game import KINDS, Game, Kind, Wording
 from bough.worlds.household.mistakes import HouseholdRules
 
@@ -90,9 +90,6 @@ class Household(Environment):
         admissible: bool = Field(False, description="show the admissible commands after the newest observation")
         thoughts: bool = Field(True, description="ask for a thought before each action; else for the action alone")
         example: bool = Field(False, description="show a solved game in the rules")
-        expert: Literal["explore", "plan"] = Field(
-            "explore", description="explore: the expert searches as an agent must; plan: it knows where things are"
-        )
         claim: bool = Field(
             False, description=f"the agent ends the game by saying `{CLAIM}`; else it ends by itself when it is won"
         )
@@ -109,8 +106,8 @@ class Household(Environment):
     @classmethod
     def tasks(cls, options: Config, *, split: str = "train", seed: int = 0) -> Iterator[Task]:
         assert isinstance(options, cls.Options)
-        shown = {"admissible": options.admissible, "expert": options.expert, "claim": options.claim}
-        # Only where they differ from what they were before they were settings: recorded tasks stay equal.
+        # Recorded tasks stay equal: they have an expert's name, and these two only where they are not the default.
+        shown = {"admissible": options.admissible, "expert": "explore", "claim": options.claim}
         shown |= {"thoughts": False} if not options.thoughts else {}
         shown |= {"example": True} if options.example else {}
         if options.games is None:
@@ -128,7 +125,7 @@ class Household(Environment):
         if self.task.data.get("example"):
             rules += f"\n\n{solved_game(self.engine.world.game.wording, thoughts=self.thoughts)}"
         intro = self.engine.intro.removeprefix(engine.BANNER)
-        info = self._info("", self.engine.intro, intro=self.engine.intro)
+        info = {**self._info("", self.engine.intro), "intro": self.engine.intro}
         return Observation.begin(rules, intro, hint=self._hint(), **self._facts(), info=info)
 
     async def step(self, reply: str) -> Observation:
@@ -137,19 +134,14 @@ class Household(Environment):
         except MalformedError as error:
             return self._answer(str(error), "", engine.NOTHING, error="malformed")
         if command.strip().lower().rstrip(".!") == CLAIM:
-            return self._claimed(command)
+            self.ended = self.ended or (WON if self.engine.won else PREMATURE)
+            return self._answer(engine.NOTHING, command, engine.NOTHING, action=command)
         text, action = self.engine.step(command)
         if action is None:
             self.memory.refused(command)
             return self._answer(text, command, text, action=command, error="invalid_action")
         self.memory.note(action)
         return self._answer(text, command, text, action=command)
-
-    def _claimed(self, command: str) -> Observation:
-        """The agent claims that it is done."""
-        if not self.ended:
-            self.ended = WON if self.engine.won else PREMATURE
-        return self._answer(engine.NOTHING, command, engine.NOTHING, action=command)
 
     def _answer(self, said: str, command: str, text: str, **more: Any) -> Observation:
         if not self.ended and self.engine.won and not self.claim:
@@ -161,8 +153,8 @@ class Household(Environment):
     def _facts(self) -> dict[str, Any]:
         return {"progress": progress(self.memory), "state": self.engine.world.digest()}
 
-    def _info(self, command: str, text: str, **more: Any) -> GameInfo:
-        return GameInfo(self.engine.commands, command=command, feedback=text, won=self.engine.won, **more)
+    def _info(self, command: str, text: str) -> dict[str, Any]:
+        return {"command": command, "feedback": text, "won": self.engine.won}
 
     def _hint(self) -> str | None:
         return HINT + ", ".join(self.choices()) if self.task.data.get("admissible") else None
@@ -188,17 +180,13 @@ class Household(Environment):
 
     def accepts(self, reply: Reply) -> bool:
         action = self.engine.commands.get((self.action_in(reply) or "").strip())
-        return action is not None and self._expert().accepts(action)
+        return action is not None and Expert(self.memory).accepts(action)
 
     async def expert(self) -> str | None:
         if self.claim and self.engine.won and not self.ended:
             return self.say(CLAIM, "I have done what was asked, so the task is done.")
-        move = self._expert().next()
+        move = Expert(self.memory).next()
         return None if move is None else self.say(move.command, move.thought)
-
-    def _expert(self) -> Expert:
-        plans = self.task.data.get("expert") == "plan"
-        return Expert(Omniscience(self.engine.world) if plans else self.memory)
 
     def choices(self) -> Sequence[str]:
         return [*self.engine.admissible, CLAIM] if self.claim else self.engine.admissible
@@ -215,39 +203,23 @@ You are in the middle of a room. Looking quickly around you, you see a cabinet 1
 
 Your task is to: put some soapbottle in garbagecan."""
 # Thought, command, what is seen then.
-MOVES = (
-    (
-        "A soapbottle may be in the cabinet.",
-        "go to cabinet 1",
-        "You arrive at cabinet 1. The cabinet 1 is closed.",
-    ),
-    (
-        "I cannot see into it yet.",
-        "open cabinet 1",
-        "You open the cabinet 1. The cabinet 1 is open. In it, you see a cloth 1, and a soapbottle 2.",
-    ),
-    (
-        "There is a soapbottle.",
-        "take soapbottle 2 from cabinet 1",
-        "You pick up the soapbottle 2 from the cabinet 1.",
-    ),
-    (
-        "Now I bring it to the garbagecan.",
-        "go to garbagecan 1",
-        "You arrive at garbagecan 1. On the garbagecan 1, you see nothing.",
-    ),
-)
+MOVES = """\
+A soapbottle may be in the cabinet. | go to cabinet 1 | You arrive at cabinet 1. The cabinet 1 is closed.
+I cannot see into it yet. | open cabinet 1 | You open the cabinet 1. The cabinet 1 is open. In it, you see a cloth 1, \
+and a soapbottle 2.
+There is a soapbottle. | take soapbottle 2 from cabinet 1 | You pick up the soapbottle 2 from the cabinet 1.
+Now I bring it to the garbagecan. | go to garbagecan 1 | You arrive at garbagecan 1. On the garbagecan 1, you see \
+nothing.
+I put it in. | {put} | {seen}"""
 
 
 def solved_game(wording: Wording, *, thoughts: bool) -> str:
     """The whole game as a conversation, in the words of an edition."""
-    thing, target = "soapbottle 2", "garbagecan 1"
-    end = (
-        "I put it in.",
-        wording.put_command.format(o=thing, r=target),
-        wording.put_feedback.format(o=thing, r=target),
+    put, seen = (
+        said.format(o="soapbottle 2", r="garbagecan 1") for said in (wording.put_command, wording.put_feedback)
     )
     shown = [f"An example of a whole game:\n{START}"]
-    for thought, command, seen in (*MOVES, end):
-        shown += [actions.write_line(command, thought if thoughts else ""), seen]
+    for move in MOVES.format(put=put, seen=seen).splitlines():
+        thought, command, answer = move.split(" | ")
+        shown += [actions.write_line(command, thought if thoughts else ""), answer]
     return "\n".join(shown)

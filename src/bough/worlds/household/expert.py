@@ -13,8 +13,9 @@ from collections.abc import Set
 from typing import NamedTuple
 
 from bough.worlds.household import engine as goals
+from bough.worlds.household.engine import Action, World
+from bough.worlds.household.game import NOWHERE
 from bough.worlds.household.generate import APPLIANCES, likely, rooms
-from bough.worlds.household.world import NOWHERE, Action, World
 
 # The chance to find a thing where it was never seen: in a receptacle that fits it, and in one that does not.
 RARE, ODD = 0.002, 0.0002
@@ -62,15 +63,9 @@ class Expert:
         if action.receptacle not in unseen:
             return False
         closed = unseen & self.memory.shown
-        match action.verb:
-            case "open":
-                return True
-            case "examine receptacle":
-                return action.receptacle not in closed
-            case "go":
-                return action.receptacle not in closed and closed.isdisjoint(self.memory.at_hand)
-            case _:
-                return False
+        if action.verb == "go" and not closed.isdisjoint(self.memory.at_hand):
+            return False
+        return action.verb == "open" or (action.verb in SHOWING and action.receptacle not in closed)
 
     def _candidates(self) -> list[int]:
         """The things that can satisfy the goal."""
@@ -133,7 +128,8 @@ class Expert:
             return Move(f"examine {where}", f"{have}, and I am at {where} already. I see whether it is open.")
         if not self.world.accessible(target):
             return Move(f"open {where}", f"{have}, but {where} is closed. I open it.")
-        return Move(self._put(name, where), f"{have}, and I am at {where}. I put it down here.")
+        command = self.game.wording.put_command.format(o=name, r=where)
+        return Move(command, f"{have}, and I am at {where}. I put it down here.")
 
     def _leave(self, held: int) -> Move | None:
         """Puts down a thing that is not needed, in the nearest receptacle that takes it."""
@@ -149,7 +145,8 @@ class Expert:
             return Move(f"examine {where}", f"I am at {where} already. I see whether I can leave {name} here.")
         if not self.world.accessible(target):
             return Move(f"open {where}", f"I want to leave {name} here, so I open {where}.")
-        return Move(self._put(name, where), f"I do not need {name}. I put it down to have my hand free.")
+        command = self.game.wording.put_command.format(o=name, r=where)
+        return Move(command, f"I do not need {name}. I put it down to have my hand free.")
 
     def _search(self, wanted: str, need: str) -> Move | None:
         places = enumerate(self.game.receptacles)
@@ -159,11 +156,10 @@ class Expert:
         best = max(unseen, key=lambda i: (self._worth(wanted, i), -self._number(i)))
         where, last = self._name(best), self.memory.last
         if not self._at(best):
-            if last is not None and not self._holds(last, wanted):
-                thought = f"{need} There is none at {self._name(last)}, so I look at {where}."
-            else:
-                thought = f"{need} It may be at {where}, so I look there."
-            return Move(f"go to {where}", thought, wanted)
+            thought = f"It may be at {where}, so I look there."
+            if last is not None and not any(self.game.things[i].type == wanted for i in self.world.contents[last]):
+                thought = f"There is none at {self._name(last)}, so I look at {where}."
+            return Move(f"go to {where}", f"{need} {thought}", wanted)
         if best in self.memory.shown:  # and not seen
             return Move(f"open {where}", f"{need} The {where} is closed, so I open it.", wanted)
         return Move(f"examine {where}", f"{need} I am at {where} already, so I examine it.", wanted)
@@ -187,12 +183,6 @@ class Expert:
             return 0, not self._seems_open(i), not self._at(i), self._number(i)
 
         return min(fitting, key=trouble, default=None)
-
-    def _put(self, name: str, where: str) -> str:
-        return self.game.wording.put_command.format(o=name, r=where)
-
-    def _holds(self, receptacle: int, wanted: str) -> bool:
-        return any(self.game.things[thing].type == wanted for thing in self.world.contents[receptacle])
 
     def _at(self, receptacle: int) -> bool:
         return receptacle in self.memory.at_hand
@@ -232,21 +222,16 @@ class Memory:
         self.seen: set[int] = set()
         self.shown: set[int] = set()
         self.last: int | None = None
-        self._reached: set[int] = set()
-
-    @property
-    def at_hand(self) -> Set[int]:
-        """The receptacles that are known to be at the current place."""
-        return self._reached
+        self.at_hand: set[int] = set()
 
     def note(self, action: Action) -> None:
         """Remembers what an action showed."""
         if action.verb == "go":
-            self._reached = set()
+            self.at_hand = set()
         if action.verb == "look":
-            self._reached.update(self.world.here)
+            self.at_hand.update(self.world.here)
         if action.verb in AT_HAND:
-            self._reached.add(action.receptacle)
+            self.at_hand.add(action.receptacle)
         if action.verb in SHOWING:
             self.shown.add(action.receptacle)
             if self.world.accessible(action.receptacle):
@@ -257,7 +242,7 @@ class Memory:
         """Remembers that nothing happened: a receptacle that one cannot go to is at hand."""
         for receptacle in self.world.here:
             if command.strip() == f"go to {self.world.game.receptacles[receptacle].name}":
-                self._reached.add(receptacle)
+                self.at_hand.add(receptacle)
 
     def where(self, thing: int) -> list[int]:
         """The receptacles in which the thing is known to lie."""
@@ -269,19 +254,6 @@ class Memory:
             return True
         contents = self.world.contents
         return any(not things.isdisjoint(contents[receptacle]) for receptacle in self.seen)
-
-
-class Omniscience(Memory):
-    """A memory that knows where everything is."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self.seen = set(range(len(world.contents)))
-        self.shown = set(self.seen)
-
-    @property
-    def at_hand(self) -> Set[int]:
-        return set(self.world.here)
 
 
 # Progress in a game, 0 to 1: a dense signal for agents that do not win yet.

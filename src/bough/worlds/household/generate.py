@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from bough.errors import InputError, did_you_mean
-from bough.worlds.household import official as game_files
+from bough.worlds.household import game as game_files
 from bough.worlds.household.engine import CHANGES
 from bough.worlds.household.game import Game, Goal, Kind, Receptacle, Thing
 
@@ -189,20 +189,12 @@ class Rooms:
 def rooms() -> Rooms:
     """The table, read once."""
     table = json.loads(files(__package__).joinpath("rooms.json").read_text(encoding="utf-8"))
-    return Rooms(
-        rooms=tuple(
-            Room(
-                name,
-                room["receptacles"],
-                {thing: seen["counts"] for thing, seen in room["things"].items()},
-                {thing: seen["in"] for thing, seen in room["things"].items()},
-            )
-            for name, room in table["rooms"].items()
-        ),
-        traits=table["traits"],
-        fits={receptacle: frozenset(things) for receptacle, things in table["fits"].items()},
-        openable=table["openable"],
-    )
+    found = []
+    for name, room in table["rooms"].items():
+        counts = {thing: seen["counts"] for thing, seen in room["things"].items()}
+        found.append(Room(name, room["receptacles"], counts, {thing: room["things"][thing]["in"] for thing in counts}))
+    fits = {receptacle: frozenset(things) for receptacle, things in table["fits"].items()}
+    return Rooms(tuple(found), table["traits"], fits, table["openable"])
 
 
 @cache
@@ -254,10 +246,7 @@ def official(source: Path, kinds: Sequence[Kind], split: str, rng: random.Random
     rng.shuffle(paths)
     for path in paths:
         # Some files are marked as not solvable; the original leaves them out too.
-        if not game_files.load(path).get("solvable", True):
-            continue
-        game = game_files.read(path)
-        if game.goal.kind in kinds:
+        if game_files.load(path).get("solvable", True) and (game := game_files.read(path)).goal.kind in kinds:
             yield str(path.parent.relative_to(folder)), game
 
 

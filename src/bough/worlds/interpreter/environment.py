@@ -34,7 +34,6 @@ from bough.errors import BoughError, InputError
 from bough.sandbox import group, isolation
 from bough.sandbox.base import BrokenError, ProgramRunner, Result, SandboxError, SandboxLimits, Session
 from bough.sandbox.pool import Sandbox
-from bough.sandbox.remote import RemoteSandbox
 from bough.types import Message, Task, ToolCall
 from bough.worlds.interpreter import Grade, code, math, problems, reasoning
 
@@ -49,7 +48,6 @@ KILLED = {
     "cpu": "the code computed longer than {limits.cpu_s:g} s and was stopped.",
     "memory": "the code used more than {limits.memory_mb} MB of memory and was stopped.",
     "garbage": "the code wrote into files that are not its own and was stopped.",
-    "idle": "not run. The interpreter was idle and had to make room.",
 }
 RULES = "Solve the problem. You can run Python code with the tool {name}: use it where it helps, as often as you need. "
 ANSWERS = {
@@ -66,7 +64,7 @@ PACKAGE = "bubblewrap"
 SPLITS = {"train": range(8), "seen": range(8, 9), "unseen": range(9, 10)}  # tenths of all problems, by their hash
 # Addresses of objects carry no meaning and differ from run to run.
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
-Key = tuple[str, SandboxLimits, str | None, str]
+Key = tuple[str, SandboxLimits, str]
 _SHARED: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Key, ProgramRunner]] = WeakKeyDictionary()
 
 
@@ -83,9 +81,6 @@ class Interpreter(Environment):
 
         timeout_s: float = Field(10.0, gt=0, description="time limit of one call in seconds")
         memory_mb: int = Field(1024, ge=64, description="memory limit of one call in MB")
-        sandbox_url: str | None = Field(
-            None, description="a SandboxFusion server to run the code instead of this machine"
-        )
         unsafe_no_sandbox: bool = Field(
             False, description="run the model's code without isolation if this machine allows no sandbox"
         )
@@ -144,8 +139,7 @@ class Interpreter(Environment):
 
     @classmethod
     def lacks(cls) -> str | None:
-        if cls.settings.sandbox_url is None:
-            isolation.choose(unsafe=cls.settings.unsafe_no_sandbox)  # raises an error that says what is missing
+        isolation.choose(unsafe=cls.settings.unsafe_no_sandbox)  # raises an error that says what is missing
         return None
 
     @classmethod
@@ -214,7 +208,7 @@ class Interpreter(Environment):
         if clock.left_s <= 0:
             return f"Error: not run. All calls of one reply share {clock.total_s:g} s, and they are used up.", "time"
         with clock.stopped():  # waiting for a sandbox does not count as the program's time
-            runner = self._sandbox("tool", self.limits, self.settings.sandbox_url, hidden=True)
+            runner = self._sandbox("tool", self.limits, hidden=True)
             session = await (self._session or runner.session()).__aenter__()
         self._session = session if self.persistent else None
         limits = replace(self.limits, timeout_s=min(self.limits.timeout_s, round(clock.left_s, 1)))
@@ -252,12 +246,12 @@ class Interpreter(Environment):
             return Grade(0.0, {"reason": f"the grader failed: {type(error).__name__}: {error}"})
 
     async def _graded(self, answer: str) -> Grade:
-        data, url = self.problem, self.settings.sandbox_url
+        data = self.problem
         budget_s = CALLS_SHARE * self.step_timeout_s
         if data["kind"] == "code":
             exam = code.Exam(list(data["tests"]), data.get("entry"), data.get("prelude", ""), data["problem"])
-            program = self._sandbox("program", code.LIMITS, url, hidden=True)
-            tests = self._sandbox("tests", code.LIMITS, url)
+            program = self._sandbox("program", code.LIMITS, hidden=True)
+            tests = self._sandbox("tests", code.LIMITS)
             return await code.grade(answer, exam, program, tests, budget_s=budget_s)
         if data["kind"] == "reasoning":
             runner = self._sandbox("reasoning", reasoning.LIMITS, warm_up=reasoning.WARM_UP)
@@ -268,8 +262,8 @@ class Interpreter(Environment):
         question = str(data["problem"])
         return await math.grade(answer, str(data["answer"]), algebra or None, question=question, timeout_s=timeout_s)
 
-    def _sandbox(self, use: str, limits: SandboxLimits, url: str | None = None, **more: Any) -> ProgramRunner:
-        return shared(use, limits, url, unsafe=self.settings.unsafe_no_sandbox, **more)
+    def _sandbox(self, use: str, limits: SandboxLimits, **more: Any) -> ProgramRunner:
+        return shared(use, limits, unsafe=self.settings.unsafe_no_sandbox, **more)
 
 
 def _problems(options: Interpreter.Options, seed: int) -> Iterator[dict[str, Any]]:
@@ -349,13 +343,7 @@ class Clock:
 
 
 def shared(
-    use: str,
-    limits: SandboxLimits,
-    url: str | None = None,
-    *,
-    warm_up: str = "",
-    hidden: bool = False,
-    unsafe: bool = False,
+    use: str, limits: SandboxLimits, *, warm_up: str = "", hidden: bool = False, unsafe: bool = False
 ) -> ProgramRunner:
     """The sandbox for a use, made when it is first asked for.
 
@@ -363,14 +351,10 @@ def shared(
     one that has held tests or answers. `hidden` leaves the graders' packages out.
     """
     kinds = _SHARED.setdefault(asyncio.get_running_loop(), {})
-    key = (use, limits, url, warm_up)
+    key = (use, limits, warm_up)
     if key not in kinds:
         unsafe = unsafe or os.environ.get(CONSENT) == "1"
-        kinds[key] = (
-            Sandbox(limits, unsafe=unsafe, warm_up=warm_up, hidden=HIDDEN if hidden else ())
-            if url is None
-            else RemoteSandbox(url, limits)
-        )
+        kinds[key] = Sandbox(limits, unsafe=unsafe, warm_up=warm_up, hidden=HIDDEN if hidden else ())
     return kinds[key]
 
 

@@ -31,14 +31,13 @@ MAX_LENGTH = 10_000
 MAX_PARTS = 100
 # The first use builds grammars for a second or more; done once before, each grade takes milliseconds.
 WARM_UP = "from math_verify import parse, verify; verify(parse('$1$'), parse('$(1, x) + 0$'))"
-# The first way in which both sides can be read decides.
+# The first way in which both sides can be read decides. An inequality is compared with an interval if it comes first.
 PROGRAM = """
 import json
 from math_verify import parse, verify
-gold, answer = json.loads({texts!r})
 def read(text):
     return parse("$" + text + "$", parsing_timeout=3) or parse("\\\\boxed{{" + text + "}}", parsing_timeout=3)
-json.dumps(bool(verify(read(gold), read(answer), timeout_seconds=3)))
+json.dumps(bool(verify(*map(read, json.loads({texts!r})), timeout_seconds=3)))
 """
 # A box begins; a brace that is shown, or a line that ends; a brace that groups.
 _BRACES = re.compile(r"(\\(?:boxed|fbox)\s*\{)|\\[{}]|\\\\(?!boxed|fbox)|([{}])")
@@ -89,15 +88,11 @@ _EQUALS = re.compile(
     r"(?<![<>!:])=|\\(?:equiv|approx|sim|iff|implies|(?:Long)?[Ll]eftrightarrow|(?:Long)?[Rr]ightarrow)(?![a-z])"
 )
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-_AND_OR = re.compile(r",?\s*(?:\\(?:text|mbox)\s*\{\s*(?:or|and)\s*\}|\bor\b|\band\b|;)")
-_LISTING = re.compile(_AND_OR.pattern + r"|\\pm")
-_PERCENT = re.compile(r"percent|%", re.IGNORECASE)
-# An interval, and inequalities that say the same.
-_INTERVAL = re.compile(r"[(\[][^,]*,[^,]*[)\]]")
-_AT_LEAST = ("\\ge", "\\geq", "≥", ">=")
-_BOUNDED = re.compile(r"(.{1,200}?)(<=?|\\leq?|≤)\s*[A-Za-z]\s*(<=?|\\leq?|≤)(?![A-Za-z])(.{1,200})")
-_HALF_BOUNDED = re.compile(r"[A-Za-z]\s*(<=?|>=?|\\leq?|\\geq?|≤|≥)(?![A-Za-z])(.{1,200})")
+_LISTING = re.compile(r",?\s*(?:\\(?:text|mbox)\s*\{\s*(?:or|and)\s*\}|\bor\b|\band\b|;)|\\pm")
 _BRACKETED = re.compile(r"[(\[][^()\[\]]*[)\]]")
+_PERCENT = re.compile(r"percent|%", re.IGNORECASE)
+_INTERVAL = re.compile(r"[(\[][^,]*,[^,]*[)\]]")
+_INEQUALITY = re.compile(r"[<>≤≥]|\\[lg]eq?(?![A-Za-z])")
 # A term that is nothing, and a letter that is a variable or a constant of its own.
 _NOTHING = re.compile(r"(?<![\d.,])0(?:\.0*)?\s*(?:\\cdot|\*)?\s*[A-Za-z]")
 _LETTER = re.compile(r"[a-df-hj-z]")
@@ -144,12 +139,18 @@ async def grade(
 
 
 def judge(answer: str, gold: str, question: str = "") -> bool | str | tuple[str, str]:
-    """Whether an answer is right, or why it is wrong; or the reference and the answer for algebra to compare."""
-    answer, gold = _spelled_alike(answer, gold)
+    """Whether an answer is right, or why it is wrong; or the two texts for algebra to compare."""
     known = same(answer, gold, question)
     if known is not None:
         return known
-    return _why_not(answer, gold, question) or (gold, answer)
+    why = _copied(answer, gold, question) or _not_an_answer(answer, gold)
+    if why is None and not _same_symbols(*(_SPELLING.sub("", _plain(text)) for text in (answer, gold))):
+        why = _in_another_form(answer, gold, question)
+    if why is not None:
+        return why
+    # A reference such as (1,3) may be a point, and is no answer to 1 < x < 3.
+    interval = _INTERVAL.fullmatch(_plain(gold)) and re.search(r"\\infty|[\[\]]", gold)
+    return (answer, gold) if interval and _INEQUALITY.search(answer) else (gold, answer)
 
 
 def gold_answer(text: str) -> str:
@@ -221,70 +222,29 @@ def _plain(text: str) -> str:
     return text.removeprefix("\\approx").strip()
 
 
-def _spelled_alike(answer: str, gold: str) -> tuple[str, str]:
-    """Both with lists and intervals in one spelling if each has its own.
-
-    `\\pm 2` and `2 \\text{ and } -2` are `2, -2`; `x > 3` is `(3, \\infty)`.
-    """
-    one, other = _plain(answer), _plain(gold)
-    # A reference such as (1,3) may be a point.
-    if _INTERVAL.fullmatch(one) or (_INTERVAL.fullmatch(other) and re.search(r"\\infty|[\[\]]", other)):
-        return _as_interval(one) or answer, _as_interval(other) or gold
-    lists = [_LISTING.search(text) or "," in _BRACKETED.sub("", _THOUSANDS.sub("", text)) for text in (one, other)]
-    if all(lists) and bool(_LISTING.search(one)) != bool(_LISTING.search(other)):
-        return _as_list(one), _as_list(other)
-    return answer, gold
-
-
-def _as_interval(text: str) -> str | None:
-    """The numbers for which an inequality holds."""
-    if (found := _BOUNDED.fullmatch(text)) and not _RELATION.search(found[1] + found[4]):
-        opening, closing = "(" if found[2] == "<" else "[", ")" if found[3] == "<" else "]"
-        return f"{opening}{found[1]},{found[4]}{closing}"
-    if (found := _HALF_BOUNDED.fullmatch(text)) and not _RELATION.search(found[2]):
-        if found[1] == ">" or found[1] in _AT_LEAST:
-            return f"{'(' if found[1] == '>' else '['}{found[2]},\\infty)"
-        return f"(-\\infty,{found[2]}{')' if found[1] == '<' else ']'}"
-    return None
-
-
-def _as_list(text: str) -> str:
-    before, sign, after = _AND_OR.sub(",", text).partition("\\pm")
-    if sign:
-        return f"{before}+{after}, {before}-{after}" if before.strip() else f"{after}, -{after}"
-    named = [_unnamed(part) for part in before.split(",")]
-    return ",".join(value for _, value in named) if len({name for name, _ in named}) == 1 else before
-
-
 def _unnamed(text: str) -> tuple[str, str]:
     """`x = 5` is 5, and x."""
     named = _VARIABLE.match(text)
     return (named[1], text[named.end() :]) if named else ("", text)
 
 
-def _why_not(answer: str, gold: str, question: str) -> str | None:
-    """Why an answer is wrong whatever algebra says; None if algebra is to decide."""
-    return (
-        _copied(answer, gold, question)
-        or _not_an_answer(answer, gold)
-        or (
-            None
-            if _same_symbols(*(_SPELLING.sub("", _plain(text)) for text in (answer, gold)))
-            else _in_another_form(answer, gold, question)
-        )
-    )
-
-
 def _not_an_answer(answer: str, gold: str) -> str | None:
     """Why an answer cannot be compared with a reference that is not a plain number; None if it can."""
-    (_, answer), (_, gold) = _unnamed(_plain(answer)), _unnamed(_plain(gold))
-    answer = _THOUSANDS.sub("", answer)
+    answer, gold = _THOUSANDS.sub("", _plain(answer)), _unnamed(_plain(gold))[1]
+    listed = _is_list(gold)
+    interval = _INTERVAL.fullmatch(answer) and _INEQUALITY.search(gold)
+    if ("," in answer and "," not in gold and not interval and not (listed and _is_list(answer))) or (
+        _LISTING.search(answer) and not listed
+    ):
+        return "a list is not an answer here"
+    named = [_unnamed(part) for part in _LISTING.split(answer)]
+    one_name = len({name for name, _ in named}) == 1 and named[0][0]  # x = 1 or x = 2
+    answer = ",".join(value for _, value in named) if one_name else _unnamed(_LISTING.sub(",", answer))[1]
+    gold = _LISTING.sub(",", gold)
     if len(_parts(answer)) > len(_parts(gold)) + MAX_PARTS:
         return "it has too many parts"
     if len(_EQUALS.findall(answer)) > len(_EQUALS.findall(gold)):
         return "an equation is not an answer here"
-    if ("," in answer and "," not in gold) or (_LISTING.search(answer) and not _LISTING.search(gold)):
-        return "a list is not an answer here"
     if any(pattern.search(answer) and not pattern.search(gold) for pattern in (_UNEVALUATED, _NOTHING)):
         return LEFT
     bound = _RELATION.search(gold) or _UNEVALUATED.search(gold)
@@ -304,6 +264,10 @@ def _not_an_answer(answer: str, gold: str) -> str | None:
     if calculates or (_reducible(answer) and not _reducible(gold)):
         return LEFT
     return None
+
+
+def _is_list(text: str) -> bool:
+    return bool(_LISTING.search(text)) or "," in _BRACKETED.sub("", _THOUSANDS.sub("", text))
 
 
 def _variables(text: str) -> set[str]:

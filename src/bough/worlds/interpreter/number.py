@@ -31,43 +31,22 @@ PLAIN: Kind = (1, 0, 0)
 _DIGITS = re.compile(r"\s*(\d{1,3}(?:,\d{3})+(?![\d,])|\d+)?(\.\d*)?(?:\\overline\s*\{(\d+)\})?")
 _SCIENTIFIC = re.compile(r"\s*(?:(?:\\times|\\cdot|×|\*)\s*10\s*\^\s*(?:\{\s*([-+]?\d+)\s*\}|(-?\d+))|[eE]([-+]?\d+))")
 _SYMBOLS = {"\\pi": (1, 1, 0), "i": (1, 0, 1)}
+_SIGN = re.compile(r"\s*([-+])")
 _SYMBOL = re.compile(r"\s*(\\pi|i)(?![A-Za-z])")
 _MIXED = re.compile(r"\s*(?:\\frac\{(\d+)\}\{(\d+)\}|(?<=\s)(\d+)/(\d+)(?!\d))")
-UNITS = {
-    "deg": "degree degrees",
-    "$": "dollar dollars usd",
-    "cent": "cents ¢",
-    "€": "euro euros eur",
-    "£": "gbp",
-    "%": "percent",
-    "mm": "millimeter millimeters millimetre millimetres",
-    "cm": "centimeter centimeters centimetre centimetres",
-    "m": "meter meters metre metres",
-    "km": "kilometer kilometers kilometre kilometres",
-    "in": "inch inches",
-    "ft": "foot feet",
-    "yd": "yard yards",
-    "mi": "mile miles",
-    "mg": "milligram milligrams",
-    "g": "gram grams",
-    "kg": "kilogram kilograms",
-    "oz": "ounce ounces",
-    "lb": "lbs pound pounds",
-    "ml": "milliliter milliliters millilitre millilitres",
-    "l": "liter liters litre litres",
-    "gal": "gallon gallons",
-    "s": "sec second seconds",
-    "min": "mins minute minutes",
-    "h": "hr hrs hour hours",
-    "day": "days",
-    "week": "weeks",
-    "month": "months",
-    "year": "yr yrs years",
-    "unit": "units",
-    "mi/h": "mph",
-    "km/h": "kph kmh",
+# Each unit with its other spellings; a plural ends with s.
+UNITS = """
+    deg degree, $ dollar usd, cent ¢, € euro eur, £ gbp, % percent, mm millimeter millimetre, cm centimeter centimetre,
+    m meter metre, km kilometer kilometre, in inch inches, ft foot feet, yd yard, mi mile, mg milligram, g gram,
+    kg kilogram, oz ounce, lb lbs pound, ml milliliter millilitre, l liter litre, gal gallon, s sec second,
+    min mins minute, h hr hrs hour, day days, week, month, year yr yrs, unit, mi/h mph, km/h kph kmh
+"""
+_SPELLINGS = {
+    name + plural: names.split()[0]
+    for names in UNITS.split(",")
+    for name in names.split()
+    for plural in (("", "s") if len(name) > 3 else ("",))
 }
-_SPELLINGS = {spelling: unit for unit, names in UNITS.items() for spelling in (unit, *names.split())}
 # Words that change the number or make a list: not units.
 _OTHER_WORDS = """
     and or to not plus minus times over by divided mod modulo remainder squared cubed root half quarter third
@@ -119,56 +98,47 @@ class _Reader:
         if depth > MAX_DEPTH:
             raise NotANumberError
         parts: dict[Kind, Fraction] = {}
-        simple, sign = True, -1 if self._take("-") else 1
-        if sign == 1:
-            self._take("+")
+        simple, sign = True, self._match(_SIGN)
         while True:
             term = self._term(depth)
             simple = simple and term.simple and not parts.keys() & term.parts.keys()
             for kind, value in term.parts.items():
-                parts[kind] = parts.get(kind, Fraction(0)) + sign * value
-            if self._take("+"):
-                sign = 1
-            elif self._take("-"):
-                sign = -1
-            else:
+                parts[kind] = parts.get(kind, Fraction(0)) + (-value if sign and sign[1] == "-" else value)
+            if not (sign := self._match(_SIGN)):
                 break
         kept = {kind: value for kind, value in parts.items() if value}
         return Number(kept, simple and (len(kept) == len(parts) or parts == {PLAIN: 0}))
 
     def _term(self, depth: int) -> Number:
         """Adjacent factors, optionally divided by one denominator after a slash."""
-        factors = [self._factor(depth)]
-        while (factor := self._next_factor(depth)) is not None:
-            factors.append(factor)
-        number = _product(factors)
+        number = _product([self._factor(depth), *self._more_factors(depth)])
         if self._take("/"):
             number = _quotient(number, self._factor(depth))
-            if self._next_factor(depth) is not None:
+            if self._more_factors(depth):
                 raise NotANumberError  # 1/2π is two numbers
         return number
 
-    def _next_factor(self, depth: int) -> Number | None:
-        start = self.at
-        try:
-            return self._factor(depth, first=False)
-        except NotANumberError:
-            self.at = start
-            return None
+    def _more_factors(self, depth: int) -> list[Number]:
+        factors: list[Number] = []
+        while True:
+            start = self.at
+            try:
+                factors.append(self._factor(depth, first=False))
+            except NotANumberError:
+                self.at = start
+                return factors
 
     def _factor(self, depth: int, first: bool = True) -> Number:
         if first and (number := self._digits()) is not None:
             return number
         if self._take("\\frac"):
-            top, bottom = self._group(depth), self._group(depth)
-            return _quotient(top, bottom)
+            return _quotient(self._group(depth), self._group(depth))
         if self._take("\\sqrt"):
             return _root(self._group(depth))
         if symbol := self._match(_SYMBOL):
             return Number({_SYMBOLS[symbol[1]]: Fraction(1)}, True)
         if self._take("("):
-            start, inside = self.at, self.sum(depth + 1)
-            self._need(")")
+            start, inside = self.at, self._inside(depth, ")")
             if "," in self.text[start : self.at]:  # (4,112) is two numbers
                 raise NotANumberError
             # In simplest form brackets contain a sum that cannot be added up; around one number they are a product.
@@ -176,10 +146,15 @@ class _Reader:
         raise NotANumberError
 
     def _group(self, depth: int) -> Number:
-        self._need("{")
-        inside = self.sum(depth + 1)
-        self._need("}")
-        return inside
+        if not self._take("{"):
+            raise NotANumberError
+        return self._inside(depth, "}")
+
+    def _inside(self, depth: int, end: str) -> Number:
+        number = self.sum(depth + 1)
+        if not self._take(end):
+            raise NotANumberError
+        return number
 
     def _digits(self) -> Number | None:
         """A whole, decimal, mixed or scientific number."""
@@ -194,30 +169,22 @@ class _Reader:
         if found[2] is None and (mixed := self._match(_MIXED)):
             top, bottom = (int(part) for part in mixed.groups() if part is not None)
             proper = 0 < top < bottom and math.gcd(top, bottom) == 1 and value > 0
-            return Number(_plain(value + Fraction(top, bottom)), proper, coefficient=True)
+            return Number({PLAIN: value + Fraction(top, bottom)}, proper, coefficient=True)
         if power := self._match(_SCIENTIFIC):
             exponent = int(next(part for part in power.groups() if part is not None))
             if abs(exponent) > MAX_EXPONENT:
                 raise NotANumberError
-            return Number(_plain(value * Fraction(10) ** exponent), 1 <= value < 10, coefficient=True)
-        return Number(_plain(value), True, coefficient=True)
+            return Number({PLAIN: value * Fraction(10) ** exponent}, 1 <= value < 10, coefficient=True)
+        return Number({PLAIN: value}, True, coefficient=True)
 
     def _take(self, word: str) -> bool:
         return self._match(re.compile(r"\s*" + re.escape(word))) is not None
-
-    def _need(self, word: str) -> None:
-        if not self._take(word):
-            raise NotANumberError
 
     def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         found = pattern.match(self.text, self.at)
         if found:
             self.at = found.end()
         return found
-
-
-def _plain(value: Fraction) -> dict[Kind, Fraction]:
-    return {PLAIN: value}
 
 
 def _product(factors: list[Number]) -> Number:
@@ -240,9 +207,7 @@ def _product(factors: list[Number]) -> Number:
     kinds = [kind for factor in factors if len(factor.parts) == 1 for kind in factor.parts]
     once = len(sums) <= 1 and sum(factor.coefficient for factor in factors) <= 1
     once = once and all(sum(kind[place] != PLAIN[place] for kind in kinds) <= 1 for place in range(3))
-    return Number(
-        number.parts, once and all(factor.simple and factor.parts != _plain(Fraction(0)) for factor in factors)
-    )
+    return Number(number.parts, once and all(factor.simple and factor.parts != {PLAIN: 0} for factor in factors))
 
 
 def _quotient(top: Number, bottom: Number) -> Number:

@@ -17,7 +17,7 @@ from bough.data.base import Row
 from bough.data.lines import files, lines
 from bough.data.reader import parse
 from bough.errors import InputError, RowError
-from bough.worlds.interpreter import code, statements
+from bough.worlds.interpreter import code, reasoning, statements
 from bough.worlds.interpreter.math import gold_answer
 
 log = logging.getLogger(__name__)
@@ -85,6 +85,8 @@ def missing(data: dict[str, Any], kind: str) -> str | None:
         return None if isinstance(data.get("answer"), str | int | float) else "answer as text or a number"
     if kind == "reasoning":
         good = isinstance(data.get("generator"), str) and all(type(data.get(key)) is int for key in ("seed", "index"))
+        if good and data["generator"] in reasoning.NOT_GRADED:
+            return f"another generator than {data['generator']}: {reasoning.NOT_GRADED[data['generator']]}"
         return None if good else "generator as text, and seed and index as whole numbers"
     tests, prelude, entry = data.get("tests"), data.get("prelude", ""), data.get("entry")
     if not isinstance(tests, list) or not tests or not all(isinstance(test, str) for test in tests):

@@ -24,12 +24,11 @@ from typing import Any
 from bough.environments.base import EnvironmentFailedError
 from bough.errors import InputError
 from bough.files import cache_folder
-from bough.worlds.web import browsers
 
 PROGRAMS = ("chromium-headless-shell", "chrome-headless-shell", "chromium", "chromium-browser", "google-chrome")
 VARIABLE = "BOUGH_CHROMIUM"
 NONE_FOUND = "No Chromium was found on this machine. Install one with: bough env setup web"
-FOLDER = "browsers"  # of the cache: browsers that were unpacked there
+FOLDER, UNPACKED = "browsers", "chromium"  # of the cache: browsers that were unpacked there, and their program
 WIDTH, HEIGHT = 500, 320
 FLAGS = (
     "--headless=new",
@@ -72,7 +71,7 @@ def find() -> str | None:
         if path is None:
             raise InputError(f"{VARIABLE} is {named!r}, which is not a program")
         return path
-    unpacked = sorted(map(str, (cache_folder() / FOLDER).glob(f"[!.]*/{browsers.NAME}")))
+    unpacked = sorted(map(str, (cache_folder() / FOLDER).glob(f"[!.]*/{UNPACKED}")))
     return next((path for path in map(shutil.which, (*unpacked, *PROGRAMS)) if path), None)
 
 
@@ -127,11 +126,8 @@ class Browser:
         # With SIGTERM it waits for its own children; with SIGKILL it would leave them to process 1.
         if not self._ended(signal.SIGTERM, within_s=2.0):
             self._ended(signal.SIGKILL, within_s=10.0)
-        self._remove_profile(within_s=5.0)
-
-    def _remove_profile(self, *, within_s: float) -> None:
-        """Retries: a helper process may outlive Chromium by a moment and write files that were just removed."""
-        end = time.monotonic() + within_s
+        # A helper process may outlive Chromium by a moment and write files that were just removed.
+        end = time.monotonic() + 5.0
         while self.profile.exists() and time.monotonic() < end:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -194,15 +190,15 @@ class Connection(asyncio.Protocol):
         self._writer: asyncio.WriteTransport | None = None
         self._unread = bytearray()
         self._number = 0
-        self._answers: dict[int, tuple[str, asyncio.Future[dict[str, Any]]]] = {}
-        self._events: dict[tuple[str, str], asyncio.Future[dict[str, Any]]] = {}
+        # By the number of a call or by session and name of an event: the session, and what is waited for.
+        self._waiting: dict[int | tuple[str, str], tuple[str, asyncio.Future[dict[str, Any]]]] = {}
         self._crashed: set[str] = set()
 
     async def open(self, read_fd: int, write_fd: int) -> None:
         loop = asyncio.get_running_loop()
         reading, writing = FileIO(read_fd, "rb"), FileIO(write_fd, "wb")
         self._reader, _ = await loop.connect_read_pipe(lambda: self, reading)
-        self._writer, _ = await loop.connect_write_pipe(lambda: _Writing(self), writing)
+        self._writer, _ = await loop.connect_write_pipe(lambda: self, writing)
 
     async def call(self, method: str, session: str = "", **parameters: Any) -> dict[str, Any]:
         """The browser's answer. A browser that takes longer than a minute counts as dead."""
@@ -213,94 +209,65 @@ class Connection(asyncio.Protocol):
         if session:
             message["sessionId"] = session
         answer = asyncio.get_running_loop().create_future()
-        self._answers[self._number] = (session, answer)
+        self._waiting[self._number] = (session, answer)
         assert self._writer is not None
         if self._writer.is_closing():
             self.close("the browser died")
         else:
             self._writer.write(json.dumps(message).encode() + b"\0")
-        return await self._wait(answer, method)
+        return await self.arrival(answer, method)
 
     def next_event(self, session: str, method: str) -> asyncio.Future[dict[str, Any]]:
         """The next event of that name. Ask before doing what brings it about."""
         event = asyncio.get_running_loop().create_future()
-        self._events[session, method] = event
+        self._waiting[session, method] = (session, event)
         return event
 
-    async def arrival(self, event: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:
-        """Waits for what `next_event` promised."""
-        return await self._wait(event, "an event")
+    async def arrival(self, future: asyncio.Future[dict[str, Any]], what: str = "an event") -> dict[str, Any]:
+        """Waits for an answer, or for what `next_event` promised."""
+        try:
+            return await asyncio.wait_for(future, CALL_TIMEOUT_S)
+        except TimeoutError:
+            raise EnvironmentFailedError(f"the browser did not answer {what} within {CALL_TIMEOUT_S:.0f} s") from None
 
     def data_received(self, data: bytes) -> None:
-        *complete, rest = (self._unread + data).split(b"\0") if b"\0" in data else ((self._unread + data),)
-        self._unread = bytearray(rest)
+        *complete, self._unread = (self._unread + data).split(b"\0")
         for message in complete:
             self._receive(json.loads(message))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """Of either pipe: whichever breaks first ends the connection."""
         self.close("the browser died")
 
     def close(self, why: str = "the browser was closed") -> None:
         """Fails all pending calls. May be called twice."""
         self.lost = self.lost or why
-        waiting = [*(future for _, future in self._answers.values()), *self._events.values()]
-        self._answers.clear()
-        self._events.clear()
-        for future in waiting:
-            _fail(future, self.lost)
+        self._fail(self.lost)
         if self._writer is not None and not self._writer.is_closing():
             self._writer.abort()
         if self._reader is not None and not self._reader.is_closing():
             self._reader.close()
 
     def _receive(self, message: dict[str, Any]) -> None:
-        if "id" in message:
-            _, answer = self._answers.pop(message["id"], ("", None))
-            if answer is None or answer.done():
-                return
-            if "error" in message:
-                answer.set_exception(EnvironmentFailedError(f"the browser refused: {message['error'].get('message')}"))
-            else:
-                answer.set_result(message["result"])
+        session, parameters = message.get("sessionId", ""), message.get("params", {})
+        key = message["id"] if "id" in message else (session, message["method"])
+        if message.get("method") in ("Inspector.targetCrashed", "Target.detachedFromTarget"):
+            gone = parameters.get("sessionId", session)
+            self._crashed.add(gone)
+            self._fail("a page of the browser crashed", gone)
+        _, future = self._waiting.pop(key, ("", None))
+        if future is None or future.done():
             return
-        method, parameters = message["method"], message.get("params", {})
-        session = message.get("sessionId", "")
-        if method == "Inspector.targetCrashed":
-            self._page_is_gone(session)
-        elif method == "Target.detachedFromTarget":
-            self._page_is_gone(parameters["sessionId"])
-        event = self._events.pop((session, method), None)
-        if event is not None and not event.done():
-            event.set_result(parameters)
+        if "error" in message:
+            future.set_exception(EnvironmentFailedError(f"the browser refused: {message['error'].get('message')}"))
+        else:
+            future.set_result(message.get("result", parameters))
 
-    def _page_is_gone(self, session: str) -> None:
-        self._crashed.add(session)
-        for number, (owner, answer) in list(self._answers.items()):
-            if owner == session:
-                del self._answers[number]
-                _fail(answer, "a page of the browser crashed")
-        for owner, method in list(self._events):
-            if owner == session:
-                _fail(self._events.pop((owner, method)), "a page of the browser crashed")
-
-    async def _wait(self, future: asyncio.Future[dict[str, Any]], what: str) -> dict[str, Any]:
-        try:
-            return await asyncio.wait_for(future, CALL_TIMEOUT_S)
-        except TimeoutError:
-            raise EnvironmentFailedError(f"the browser did not answer {what} within {CALL_TIMEOUT_S:.0f} s") from None
-
-
-class _Writing(asyncio.BaseProtocol):
-    """The write pipe's side of the protocol: whichever of the two breaks first ends the connection."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        self.connection.close("the browser died")
-
-
-def _fail(future: asyncio.Future[dict[str, Any]], why: str) -> None:
-    if not future.done():
-        future.set_exception(EnvironmentFailedError(why))
-        future.exception()  # marks it as retrieved: there may be no task left that waits for it
+    def _fail(self, why: str, session: str | None = None) -> None:
+        """Fails what is waited for, of one page or of all."""
+        for key, (owner, future) in list(self._waiting.items()):
+            if session in (None, owner):
+                del self._waiting[key]
+                if not future.done():
+                    future.set_exception(EnvironmentFailedError(why))
+                    future.exception()  # marks it as retrieved: there may be no task left that waits for it

@@ -23,7 +23,7 @@ from bough.errors import InputError, did_you_mean
 from bough.types import Task, ToolCall
 from bough.worlds.web import browser
 from bough.worlds.web.actions import SIGNATURES, Action, Line, Parameter, Signature, UnknownActionError, bind, render
-from bough.worlds.web.experts import clicking, drawing, filling, moving, posts, puzzles, reading, words, writing
+from bough.worlds.web.experts import clicking, filling, reading
 from bough.worlds.web.experts.scene import Advice, Expert, Scene
 from bough.worlds.web.page import ENOUGH, ActionRefusedError, Page, Pool, View, all_pages, html_folder, text_pages
 from bough.worlds.web.setup import setup
@@ -287,11 +287,7 @@ def _named(signature: Signature, name: str) -> Parameter:
 
 # The expert: one function for each page, by name.
 
-EXPERTS: dict[str, Expert] = {
-    page: expert
-    for module in (clicking, filling, reading, puzzles, posts, words, writing, moving, drawing)
-    for page, expert in module.EXPERTS.items()
-}
+EXPERTS: dict[str, Expert] = {**clicking.EXPERTS, **filling.EXPERTS, **reading.EXPERTS}
 
 
 def advise(page: str, view: View, history: Sequence[Action], seen: Sequence[View] = ()) -> Advice | None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from bough.data.writer import Writer
-from bough.experiments.evolve import Unwatched, evolve
+from bough.experiments.evolve import evolve
 from bough.experiments.evolve_settings import EvolveConfig
 from bough.rollouts import ray_pool
+from bough.terminal.tables import MembersProgress
 from bough.types import Message, Task, Trajectory
 from tests.experiments.same import check_same, check_same_episodes
 from tests.experiments.small import SETTINGS, WORDS, say
@@ -32,10 +33,11 @@ def sft(folder: Path, **changes: Any) -> EvolveConfig:
     return EvolveConfig(train_file=folder / "demos.jsonl", output_dir=folder / "run", **settings)
 
 
-class At(Unwatched):
+class At(MembersProgress):
     """Does something before generation 1 is trained and before generation 0 is measured."""
 
     def __init__(self, training: Callable[[], None] | None = None, measuring: Callable[[], None] | None = None) -> None:
+        super().__init__()
         self.training, self.before_measuring, self.updates = training, measuring, list[int]()
 
     def begin(self, generation: int, members: Sequence[Mapping[str, Any]], steps: int) -> None:

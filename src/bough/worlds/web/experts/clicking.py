@@ -1,22 +1,22 @@
-"""Experts for pages where the right things are clicked."""
+"""Experts for pages where the right things are clicked: buttons, tabs, menus, boxes, mail, posts."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
-from bough.worlds.web.actions import Action, Line
+from bough.worlds.web.actions import Line
 from bough.worlds.web.experts.scene import (
     Advice,
     Expert,
     Scene,
     StuckError,
-    call,
+    advice,
     check_then,
     click,
+    fill,
     first,
+    has_class,
     hover,
-    ordinal,
 )
 
 
@@ -31,37 +31,7 @@ def named_button(scene: Scene) -> Advice:
 
 def buttons_in_turn(scene: Scene) -> Advice:
     one, two = (scene.named(name, "button") for name in re.findall(r"ONE|TWO", scene.goal))
-    return click(two if _pressed(scene, one) >= 0 else one)
-
-
-def delayed_buttons(scene: Scene) -> Advice:
-    seconds = int(scene.goal_match(r"wait (\d+) second")[1])
-    one = scene.named("ONE")
-    since = _pressed(scene, one)
-    if since < 0:
-        return click(one)
-    if sum(action.name == "wait" for action in scene.history[since:]) < seconds:
-        return Advice(call("wait"), "I let the time pass.")
-    return click(scene.named("TWO"))
-
-
-def _pressed(scene: Scene, button: Line) -> int:
-    """When a button was pressed, -1 if it was not; a click on its place leaves only the focus as a trace."""
-    by_drag = [turn for turn, action in enumerate(scene.history) if presses_by_drag(action, button.number)]
-    turns = [turn for turn, action in enumerate(scene.history) if action.name == "mouse_click"]
-    by_place = [
-        turn for turn in turns if _focused(scene.views[turn + 1], button) and not _focused(scene.seen[turn], button)
-    ]
-    return max([scene.last_use(button), *by_drag, *by_place])
-
-
-def presses_by_drag(action: Action, number: int) -> bool:
-    """Whether an element was dragged to itself, which is a click."""
-    return action.name == "drag" and action.arguments["element"] == action.arguments["target"] == number
-
-
-def _focused(view: Sequence[Line], button: Line) -> bool:
-    return any(line.number == button.number and line.facts.get("focused") for line in view)
+    return click(two if scene.last_click(one) >= 0 else one)
 
 
 def link(scene: Scene) -> Advice:
@@ -75,28 +45,32 @@ def dialog(scene: Scene) -> Advice:
 
 def text_field(scene: Scene) -> Advice:
     fields = scene.all("text")
-    return click(fields[ordinal(scene) - 1 if re.search(r"\d(st|nd|rd|th)", scene.goal) else 0])
+    return click(fields[scene.ordinal() - 1 if re.search(r"\d(st|nd|rd|th)", scene.goal) else 0])
 
 
 def tab(scene: Scene) -> Advice:
-    name = scene.goal_match(r"Tab #\d+")[0]
-    return click(scene.named(name, "link"))
+    return click(scene.named(scene.goal_match(r"Tab #\d+")[0], "link"))
 
 
 def link_in_tabs(scene: Scene) -> Advice:
-    """Opens one tab or section after the other until the link is there."""
+    """Opens one tab or section after the other until the link is there; the one that is longest ago first."""
     wanted = scene.quoted[0]
     for line in scene.all("span"):
         if line.name == wanted:
             return click(line)
     headers = [line for line in scene.all("link", "tab") if re.fullmatch(r"(Tab #|Section #)?\d+", line.name)]
     closed = [line for line in headers if not line.facts.get("selected")]
-    return click(_longest_unused(scene, closed), "The link is not here; I open the next one.")
+    return click(min(closed, key=scene.last_click), "The link is not here; I open the next one.")
 
 
-def _longest_unused(scene: Scene, lines: list[Line]) -> Line:
-    """The first element that was not clicked yet, else the one whose click is longest ago."""
-    return min(lines, key=scene.last_use)
+def tree(scene: Scene) -> Advice:
+    """Opens folders until the name is there."""
+    wanted = scene.quoted[0]
+    for line in scene.all("li", "span"):
+        if line.name == wanted:
+            return click(line)
+    folders = [line for line in scene.elements if has_class(line, "expandable-hitarea")]
+    return click(min(folders, key=scene.last_click), "I open the next folder.")
 
 
 def collapsible(scene: Scene) -> Advice:
@@ -106,9 +80,8 @@ def collapsible(scene: Scene) -> Advice:
 
 def menu(scene: Scene) -> Advice:
     """Opens one level after the other; the goal names the path."""
-    path = scene.goal.removeprefix("Select ").split(">")
     shown = {line.name: line for line in scene.all("menuitem")}
-    for name in reversed(path):
+    for name in reversed(scene.goal.removeprefix("Select ").split(">")):
         if name in shown:
             return hover(shown[name]) if shown[name].facts.get("submenu") else click(shown[name])
     raise StuckError
@@ -122,13 +95,12 @@ def menu_with_button(scene: Scene) -> Advice:
     for line in items:
         if line.name == scene.quoted[-1] or str(line.facts.get("icon")) in scene.goal.split():
             return click(line)
-    opened = {action.arguments["element"] for action in scene.done("hover")}
+    opened = {action.arguments["element"] for action in scene.history if action.name == "hover"}
     return hover(first(line for line in items if line.facts.get("submenu") and line.number not in opened))
 
 
 def option(scene: Scene) -> Advice:
-    wanted = scene.goal_match(r"Select (.*) and click Submit")[1]
-    radio = scene.named(wanted, "radio")
+    radio = scene.named(scene.goal_match(r"Select (.*) and click Submit")[1], "radio")
     return click(scene.submit() if radio.facts.get("checked") else radio)
 
 
@@ -142,8 +114,7 @@ def widget(scene: Scene) -> Advice:
 
 
 def color(scene: Scene) -> Advice:
-    wanted = scene.goal_match(r"the (\w+) colored")[1]
-    return click(first(scene.all(color=wanted)))
+    return click(first(scene.all(color=scene.goal_match(r"the (\w+) colored")[1])))
 
 
 def shades(scene: Scene) -> Advice:
@@ -167,93 +138,151 @@ def ticket(scene: Scene) -> Advice:
     return click(buttons[values.index(pick(values))])
 
 
-def ascending(scene: Scene) -> Advice:
-    """The numbers are covered after the first click, so their places are remembered."""
-    shown = [line for line in (scene.seen or [scene.lines])[0] if line.kind == "letter"]
-    places = [line.facts for line in sorted(shown, key=lambda line: int(line.name))]
-    wanted = places[len(scene.done("click"))]
-    near = min(scene.elements, key=lambda line: abs(line.facts["x"] - wanted["x"]) + abs(line.facts["y"] - wanted["y"]))
-    return click(near)
-
-
 def coordinate(scene: Scene) -> Advice:
-    wanted = scene.goal_match(r"\(-?\d+,-?\d+\)")[0]
-    return click(first(scene.all("circle", id=wanted)))
+    return click(first(scene.all("circle", id=scene.goal_match(r"\(-?\d+,-?\d+\)")[0])))
 
 
-def tree(scene: Scene) -> Advice:
-    """Opens folders until the name is there."""
-    wanted = scene.quoted[0]
-    for line in scene.all("li", "span"):
-        if line.name == wanted:
-            return click(line)
-    folders = [line for line in scene.elements if "expandable-hitarea" in str(line.facts.get("class", ""))]
-    return click(_longest_unused(scene, folders), "I open the next folder.")
+def sort_numbers(scene: Scene) -> Advice:
+    """Puts the first number that is out of place before the one that is there."""
+    items = scene.all("li")
+    ordered = sorted(items, key=lambda line: int(line.name))
+    for there, wanted in zip(items, ordered, strict=True):
+        if there is not wanted:
+            return advice(f"{wanted.name} belongs higher.", "drag", str(wanted.number), str(there.number))
+    return click(scene.submit())
 
 
-def phone_book(scene: Scene) -> Advice:
-    name, what = scene.goal_match(r"Find (.*) in the contact book and click on their (phone|email|address)").groups()
-    if name in scene.texts:
-        return click(first(scene.after_text(f"{what.capitalize()}:")))
-    # Onwards to the last page, then back: an earlier turn may have gone past the right one.
-    forth, back = (next((line for line in scene.all("link") if line.name == name), None) for name in "><")
-    if forth is None or (back is not None and _going_back(scene)):
-        forth = back
-    return click(first([line for line in [forth] if line]), f"This is not {name}; I turn the page.")
+SPOTS = (
+    "top left", "top center", "top right", "center left", "center", "center right",
+    "bottom left", "bottom center", "bottom right",
+)  # fmt: skip
 
 
-def _going_back(scene: Scene) -> bool:
-    """Whether the last page was shown since the first."""
-    shown = [{line.name for line in view} & {"<", ">"} for view in scene.views]
-    ends = [names for names in shown if len(names) == 1]
-    return bool(ends) and ends[-1] == {"<"}
+def drag_item(scene: Scene) -> Advice:
+    """Onto the item that stands where it should go."""
+    items = scene.all("li")
+    name = scene.goal_match(r"Drag (.*?) (?:to|up|down|left|right)")[1]
+    item = scene.named(name)
+    if re.search(r"\d(st|nd|rd|th)", scene.goal):
+        target = items[scene.ordinal() - 1]
+    elif spot := re.search(r"to the ([a-z ]+)\.", scene.goal):
+        target = items[SPOTS.index(spot[1])] if spot[1] in SPOTS else items[0 if spot[1] == "top" else -1]
+    else:
+        row = 3 if len(items) == 9 else 1
+        step = {"up": -row, "down": row, "left": -1, "right": 1}[scene.goal_match(r"\b(up|down|left|right)\b")[1]]
+        target = items[items.index(item) + step]
+    return advice(f"I drag {name} there.", "drag", str(item.number), str(target.number))
 
 
-def pie(scene: Scene) -> Advice:
-    """The items of a closed menu are there, but too small to be seen."""
-    item = scene.named(scene.quoted[0])
-    height = int(str(item.facts["size"]).split("x")[1])
-    if height > 10:  # 24 in an open menu, up to 5 in a closed one
-        return click(item)
-    return click(first(line for line in scene.elements if line.name in "+-x" and line.name))
+# Mail: find the sender's row, then the icon in it, or open it and answer.
+
+
+def mail(scene: Scene) -> Advice:
+    """Delete, star, reply to, or forward the mail by somebody."""
+    sender = scene.goal_match(r"email by (.+?) and ")[1]  # a name may have a hyphen or a space
+    rows = [i for i, line in enumerate(scene.elements) if line.kind == "div" and line.name.startswith(sender + " ")]
+    shown = {str(line.facts.get("id")): line for line in scene.elements}
+    forms = {"Reply": "reply", "Forward": "forward"}
+    if "reply" in scene.goal:
+        button, text = "Reply", scene.quoted[0]
+    elif "forward" in scene.goal:
+        button, text = "Forward", scene.goal_match(r"forward that email to (.+?)\.")[1]
+    else:
+        for name in ("close-reply", "close-forward", "search-cancel", "close-email"):
+            if name in shown:
+                return click(shown[name], "I go back to the inbox.")
+        icon = "star" if "star icon" in scene.goal else "trash"
+        return click(first(line for line in scene.elements[rows[0] : rows[0] + 3] if has_class(line, icon)))
+    form = forms.pop(button)
+    for name in (*(f"close-{other}" for other in forms.values()), "search-cancel"):
+        if name in shown:
+            return click(shown[name], "This is not the right place; I go back.")
+    if f"send-{form}" in shown:
+        if button == "Reply" and f"to: {sender}" not in scene.texts:
+            return click(shown[f"close-{form}"], "This is not the right mail; I go back.")
+        field = scene.all("text", "textarea")[0]
+        return fill(field, text) if field.facts["value"] != text else click(shown[f"send-{form}"])
+    if "close-email" in shown:
+        right = f" {sender} " in f" {' '.join(' '.join(scene.texts).split())} "
+        return (
+            click(scene.named(button))
+            if right
+            else click(shown["close-email"], "This is not the right mail; I go back.")
+        )
+    return click(scene.elements[rows[0]])
+
+
+# Posts: the icons after each user's name.
+
+
+def _posts(scene: Scene) -> list[tuple[str, list[Line]]]:
+    """Each post's user and its icons."""
+    posts: list[tuple[str, list[Line]]] = []
+    for line in scene.lines:
+        user = None if line.number else re.search(r"@\w+", line.name)
+        if user:
+            posts.append((user[0], []))
+        elif line.number and posts:
+            posts[-1][1].append(line)
+    return posts
+
+
+def post(scene: Scene) -> Advice:
+    user, button = scene.goal_match(r"For the user (@\w+), click on the \"(.*)\" button").groups()
+    for name, icons in _posts(scene):
+        more = [line for line in icons if has_class(line, "more")]
+        if items := [line for line in icons if line.kind == "li"]:  # the menu of one post at a time is open
+            right = [line for line in items if name == user and line.name.startswith(button)]
+            return click(right[0]) if right else click(more[0], "This menu is not the right one; I close it.")
+    icons = next(icons for name, icons in _posts(scene) if name == user)
+    direct = [line for line in icons if has_class(line, button.lower().split()[0])]
+    more = [line for line in icons if has_class(line, "more")]
+    return click(direct[0]) if direct else click(more[0], "It must be among the others.")
+
+
+def posts_by(scene: Scene) -> Advice:
+    """The same icon on all posts of a user, or on as many as the goal says."""
+    button, user = scene.goal_match(r"Click the \"(.*)\" button on .* by (@\w+)").groups()
+    amount = re.search(r"on (\d+) posts?", scene.goal)
+    icons = [line for name, some in _posts(scene) for line in some if name == user and has_class(line, button.lower())]
+    wanted = icons[: int(amount[1])] if amount else icons
+    for icon in [icon for _, some in _posts(scene) for icon in some if icon.facts.get("class")]:
+        if has_class(icon, "active") != (icon in wanted):
+            return click(icon)
+    return click(scene.submit())
 
 
 EXPERTS: dict[str, Expert] = {
     "click-test": only_button,
-    "click-test-2": named_button,
-    "click-test-transfer": named_button,
-    "click-button": named_button,
-    "unicode-test": named_button,
+    **dict.fromkeys(("click-test-2", "click-test-transfer", "click-button", "unicode-test"), named_button),
     "click-button-sequence": buttons_in_turn,
-    "button-delay": delayed_buttons,
     "click-link": link,
-    "click-dialog": dialog,
-    "click-dialog-2": dialog,
-    "focus-text": text_field,
-    "focus-text-2": text_field,
+    **dict.fromkeys(("click-dialog", "click-dialog-2"), dialog),
+    **dict.fromkeys(("focus-text", "focus-text-2"), text_field),
     "click-tab": tab,
-    "click-tab-2": link_in_tabs,
-    "click-tab-2-easy": link_in_tabs,
-    "click-tab-2-medium": link_in_tabs,
-    "click-tab-2-hard": link_in_tabs,
-    "click-collapsible": collapsible,
-    "click-collapsible-nodelay": collapsible,
-    "click-collapsible-2": link_in_tabs,
-    "click-collapsible-2-nodelay": link_in_tabs,
+    **dict.fromkeys(
+        ("click-tab-2", "click-tab-2-easy", "click-tab-2-medium", "click-tab-2-hard", "click-collapsible-2",
+         "click-collapsible-2-nodelay"),
+        link_in_tabs,
+    ),
+    **dict.fromkeys(("click-collapsible", "click-collapsible-nodelay"), collapsible),
     "click-menu": menu,
     "click-menu-2": menu_with_button,
     "click-option": option,
-    "click-checkboxes": checkboxes,
-    "click-checkboxes-large": checkboxes,
-    "click-checkboxes-transfer": checkboxes,
+    **dict.fromkeys(("click-checkboxes", "click-checkboxes-large", "click-checkboxes-transfer"), checkboxes),
     "click-widget": widget,
     "click-color": color,
     "click-shades": shades,
     "buy-ticket": ticket,
-    "ascending-numbers": ascending,
     "grid-coordinate": coordinate,
     "navigate-tree": tree,
-    "phone-book": phone_book,
-    "click-pie": pie,
-    "click-pie-nodelay": pie,
-}
+    "drag-sort-numbers": sort_numbers,
+    **dict.fromkeys(("drag-items", "drag-items-grid"), drag_item),
+    **dict.fromkeys(
+        ("email-inbox", "email-inbox-delete", "email-inbox-forward", "email-inbox-important", "email-inbox-noscroll",
+         "email-inbox-reply", "email-inbox-star-reply"),
+        mail,
+    ),
+    "social-media": post,
+    **dict.fromkeys(("social-media-all", "social-media-some"), posts_by),
+}  # fmt: skip

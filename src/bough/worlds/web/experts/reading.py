@@ -1,21 +1,19 @@
-"""Experts for pages where something is read or worked out, and the answer written."""
+"""Experts for pages where something is read, counted or worked out, and the answer written or clicked."""
 
 from __future__ import annotations
 
 import re
 
+from bough.worlds.web.actions import Line
 from bough.worlds.web.experts.scene import (
     Advice,
     Expert,
     Scene,
-    StuckError,
-    call,
+    advice,
     click,
     fill,
     fill_then,
     first,
-    ordinal,
-    press,
 )
 
 
@@ -41,19 +39,12 @@ def read_table_twice(scene: Scene) -> Advice:
 
 
 def word(scene: Scene) -> Advice:
-    words = re.findall(r"[^\s.,]+", first_text(scene))
-    return _answer(scene, words[ordinal(scene) - 1])
-
-
-def first_text(scene: Scene) -> str:
-    if not scene.texts:
-        raise StuckError
-    return scene.texts[0]
+    return _answer(scene, re.findall(r"[^\s.,]+", scene.texts[0])[scene.ordinal() - 1])
 
 
 def copy(scene: Scene) -> Advice:
     areas = scene.all("textarea")
-    area = areas[ordinal(scene) - 1] if len(areas) > 1 else areas[0]
+    area = areas[scene.ordinal() - 1] if len(areas) > 1 else areas[0]
     return _answer(scene, str(scene.at_first(area).facts["value"]))
 
 
@@ -66,12 +57,20 @@ def scroll(scene: Scene) -> Advice:
     area = first(scene.all("textarea"))
     end = "bottom" if "bottom" in scene.goal else "top"
     if area.facts.get("scrolled") not in (None, "100%" if end == "bottom" else "0%"):
-        return Advice(call("scroll", end, str(area.number)), f"I scroll to the {end}.")
+        return advice(f"I scroll to the {end}.", "scroll", end, str(area.number))
     return click(scene.submit())
 
 
 def retype(scene: Scene) -> Advice:
-    return _answer(scene, first_text(scene))
+    return _answer(scene, scene.texts[0])
+
+
+def highlight(scene: Scene) -> Advice:
+    texts = [text for text in scene.texts if text]
+    text = texts[scene.ordinal() - 1] if "paragraph below" not in scene.goal else texts[0]
+    if not scene.history or scene.history[-1].arguments != {"text": text}:
+        return advice("I mark the text.", "select_text", text)
+    return click(scene.submit())
 
 
 def arithmetic(scene: Scene) -> Advice:
@@ -91,14 +90,14 @@ def algebra(scene: Scene) -> Advice:
 
 
 def blocks(scene: Scene) -> Advice:
-    count = sum("addition-block" in str(line.facts.get("class", "")) for line in scene.elements)
-    return _answer(scene, str(count))
+    return _answer(scene, str(sum("addition-block" in str(line.facts.get("class", "")) for line in scene.elements)))
 
 
 def guess(scene: Scene) -> Advice:
     """Halves what is left after each "higher" or "lower"."""
     low, high = map(int, scene.goal_match(r"between (\d+)-(\d+)").groups())
-    for text in ["\n".join(line.name for line in view if not line.number) for view in (*scene.seen, scene.lines)]:
+    for view in scene.views:
+        text = "\n".join(line.name for line in view if not line.number)
         told = re.search(r"number is (lower|higher|lesser|greater|less|more) than (\d+)", text)
         if told and told[1] in ("higher", "greater", "more"):
             low = max(low, int(told[2]) + 1)
@@ -109,74 +108,97 @@ def guess(scene: Scene) -> Advice:
     return click(scene.submit()) if field.facts["value"] == middle else fill(field, middle)
 
 
-def search(scene: Scene) -> Advice:
-    """Three results a page; the pages are turned until the wanted one is there."""
-    wanted = ordinal(scene)
-    field = first(scene.all("text"))
-    if field.facts["value"] != scene.quoted[0]:
-        return fill(field, scene.quoted[0])
-    links = [line for line in scene.all("link") if line.name not in ("<", ">", "") and not line.name.isdecimal()]
-    button = scene.named("Search", "button")
-    searched = scene.last_use(button)
-    if not links or searched < scene.last_use(field, "fill"):
-        return click(button)
-    page = str((wanted - 1) // 3 + 1)
-    number = scene.named(page, "link")
-    turned = _turned(scene, searched)
-    if scene.last_use(number) == turned if turned else page == "1":
-        return click(links[(wanted - 1) % 3])
-    return click(number, f"It is on page {page}.")
-
-
-def _turned(scene: Scene, since: int) -> int:
-    """When a page was last turned after `since`; 0 if it was not."""
-    numbers = {line.number for view in scene.views for line in view if line.name in ("<", ">", "1", "2", "3")}
-    clicks = [turn for turn, a in enumerate(scene.history) if a.name == "click" and a.arguments["element"] in numbers]
-    return max((turn for turn in clicks if turn > since), default=0)
-
-
-def highlight(scene: Scene) -> Advice:
-    texts = [text for text in scene.texts if text]
-    text = texts[ordinal(scene) - 1] if "paragraph below" not in scene.goal else texts[0]
-    if scene.last is None or (scene.last.name, scene.last.arguments.get("text")) != ("select_text", text):
-        return Advice(call("select_text", text), "I mark the text.")
+def odd_or_even(scene: Scene) -> Advice:
+    """Each number stands between its two buttons."""
+    for before, line, after in zip(scene.lines, scene.lines[1:], scene.lines[2:], strict=False):
+        if not line.number and re.fullmatch(r"-?\d+", line.name):
+            right = before if int(line.name) % 2 else after
+            if "selected" not in str(right.facts.get("class", "")):
+                return click(right, f"{line.name} is {right.name.lower()}.")
     return click(scene.submit())
 
 
-def terminal(scene: Scene) -> Advice:
-    """Lists the files, then removes the one that the goal describes."""
-    screen = first(scene.all("div", id="terminal")).name
-    if screen.rpartition("user$")[2].strip():
-        return press("Enter", "There is something in the line; I send it off.")
-    found = re.findall(r"user\$ ls (.*?) (?=user\$)", screen)
-    if not found:
-        return Advice(call("type", "ls\n"), "I list the files.")
-    listed = found[-1].split()
-    ending = re.search(r"ending with the extension (\S+?)\.?$|extension (\.\w+)", scene.goal)
-    if "no file extension" in scene.goal:
-        name = next(file for file in listed if "." not in file)
-    elif ending:
-        name = next(file for file in listed if file.endswith((ending[1] or ending[2]).strip(".")))
+def greatest_card(scene: Scene) -> Advice:
+    """Turns every card once, then the greatest again."""
+    cards = [line for line in scene.all("div") if "card" in str(line.facts.get("class", "")) or line.name.isdecimal()]
+    shown = [line for view in scene.views for line in view if line.number and line.name.isdecimal()]
+    values = {line.number: int(line.name) for line in shown}
+    for card in cards:
+        if card.number not in values:
+            return click(card, "I look at this card.")
+    best = max(values, key=lambda number: values[number])
+    card = first(card for card in cards if card.number == best)
+    return click(scene.submit()) if card.name else click(card, "This one was the greatest.")
+
+
+def generate(scene: Scene) -> Advice:
+    """Draws until the number fits."""
+    shown = [int(text) for text in scene.texts if text.isdecimal()]
+    bound = re.search(r"(less|greater) than (\d+)", scene.goal)
+    if bound:
+        fits = [number < int(bound[2]) if bound[1] == "less" else number > int(bound[2]) for number in shown]
     else:
-        raise StuckError
-    return Advice(call("type", f"rm {name}\n"), f"{name} is the one.")
+        fits = [number % 2 == ("odd" in scene.goal) for number in shown]
+    return click(scene.submit() if fits[:1] == [True] else scene.named("Generate"))
+
+
+def stock(scene: Scene) -> Advice:
+    limit = float(scene.goal_match(r"\$([\d.]+?)\.?$")[1])
+    price = float(scene.text_match(r"Stock price: \$([\d.]+)")[1])
+    return click(scene.named("Buy")) if price <= limit else advice(f"{price} is more than {limit}; I wait.", "wait")
+
+
+def _kind(line: Line) -> str:
+    if line.kind == "letter":
+        return "digit" if line.name.isdecimal() else "letter"
+    return {"rect": "rectangle", "polygon": "triangle"}.get(line.kind, line.kind)
+
+
+def _is_shape(line: Line, words: str) -> bool:
+    """Whether a shape is what the words say: size, colour, kind."""
+    width, height = map(int, str(line.facts["size"]).split("x"))
+    # Letters are wide or narrow by themselves; their height tells the size.
+    size = "large" if (height > 16 if line.kind == "letter" else width > 14) else "small"
+    kind = _kind(line)
+    said = {size, kind, "item", str(line.facts.get("fill"))}
+    said |= {line.name} if kind in ("letter", "digit") else {"shape"}
+    return all(word in said or word.removesuffix("s") in said for word in words.split())
+
+
+def identify(scene: Scene) -> Advice:
+    kind = _kind(first(line for line in scene.elements if line.kind != "button"))
+    return click(scene.named("Number" if kind == "digit" else kind.capitalize(), "button"))
+
+
+def shape(scene: Scene) -> Advice:
+    words = scene.goal_match(r"Click on an? (.*)")[1]
+    return click(first(line for line in scene.elements if _is_shape(line, words)))
+
+
+def count_shapes(scene: Scene) -> Advice:
+    words = scene.goal_match(r"How many (.*) are there")[1]
+    count = sum(_is_shape(line, words) for line in scene.elements if line.kind != "button")
+    return click(scene.named(str(count), "button"))
 
 
 EXPERTS: dict[str, Expert] = {
     "read-table": read_table,
     "read-table-2": read_table_twice,
     "find-word": word,
-    "copy-paste": copy,
-    "copy-paste-2": copy,
+    **dict.fromkeys(("copy-paste", "copy-paste-2"), copy),
     "scroll-text": last_word,
     "scroll-text-2": scroll,
     "text-transform": retype,
+    **dict.fromkeys(("highlight-text", "highlight-text-2"), highlight),
     "simple-arithmetic": arithmetic,
     "simple-algebra": algebra,
     "visual-addition": blocks,
     "guess-number": guess,
-    "search-engine": search,
-    "highlight-text": highlight,
-    "highlight-text-2": highlight,
-    "terminal": terminal,
+    "odd-or-even": odd_or_even,
+    "find-greatest": greatest_card,
+    "generate-number": generate,
+    "stock-market": stock,
+    "identify-shape": identify,
+    "click-shape": shape,
+    "count-shape": count_shapes,
 }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pydantic import JsonValue
 
@@ -16,8 +17,7 @@ class StuckError(LookupError):
     """The expert does not find what it looks for."""
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(NamedTuple):
     """What to do next, and why."""
 
     call: ToolCall
@@ -46,11 +46,20 @@ class Scene:
         """What stands in double quotes in the goal."""
         return re.findall(r'"([^"]*)"', self.goal)
 
+    @property
+    def views(self) -> list[Sequence[Line]]:
+        """What the page has shown, from the start to now."""
+        return [*self.seen, self.lines]
+
     def goal_match(self, pattern: str) -> re.Match[str]:
         return matched(re.search(pattern, self.goal))
 
     def text_match(self, pattern: str) -> re.Match[str]:
         return matched(re.search(pattern, "\n".join(self.texts)))
+
+    def ordinal(self) -> int:
+        """The place that the goal names: 3 for "3rd"."""
+        return int(self.goal_match(r"\b(\d+)(?:st|nd|rd|th)\b")[1])
 
     def all(self, *kinds: str, **facts: object) -> list[Line]:
         """The elements of these kinds (all if none is named) that have these facts."""
@@ -67,50 +76,23 @@ class Scene:
     def submit(self) -> Line:
         return first(line for line in self.elements if line.name in ("Submit", "submit"))
 
-    def after_text(self, text: str) -> Iterator[Line]:
-        """The elements that follow a line of text."""
-        at = next((i for i, line in enumerate(self.lines) if not line.number and line.name == text), None)
-        return iter(()) if at is None else (line for line in self.lines[at + 1 :] if line.number)
-
-    def done(self, name: str) -> list[Action]:
-        return [action for action in self.history if action.name == name]
-
-    @property
-    def views(self) -> list[Sequence[Line]]:
-        """What the page has shown, from the start to now."""
-        return [*self.seen, self.lines]
-
-    def identified(self, *identities: str) -> Line | None:
-        """The first element with one of these ids, None if there is none."""
-        return next((line for line in self.elements if line.facts.get("id") in identities), None)
-
-    def last_use(self, line: Line, *names: str) -> int:
-        """When one of these actions (default: click) was last done to an element; -1 if never."""
-        uses = [
-            turn
-            for turn, action in enumerate(self.history)
-            if action.name in (names or ("click",)) and action.arguments.get("element") == line.number
-        ]
-        return max(uses, default=-1)
+    def last_click(self, line: Line) -> int:
+        """When an element was last clicked; -1 if never."""
+        clicks = [turn for turn, action in enumerate(self.history) if action.name == "click"]
+        return max((turn for turn in clicks if self.history[turn].arguments["element"] == line.number), default=-1)
 
     def at_first(self, line: Line) -> Line:
         """The element as it was when it was first seen."""
         return first(past for view in self.views for past in view if past.number == line.number)
 
-    @property
-    def last(self) -> Action | None:
-        """The newest action."""
-        return self.history[-1] if self.history else None
-
 
 Expert = Callable[[Scene], Advice]
 
 
-def first(lines: Iterator[Line] | list[Line]) -> Line:
-    line = next(iter(lines), None)
-    if line is None:
-        raise StuckError
-    return line
+def first(lines: Iterable[Line]) -> Line:
+    for line in lines:
+        return line
+    raise StuckError
 
 
 def matched(match: re.Match[str] | None) -> re.Match[str]:
@@ -119,25 +101,29 @@ def matched(match: re.Match[str] | None) -> re.Match[str]:
     return match
 
 
-def call(name: str, *arguments: JsonValue) -> ToolCall:
-    return ToolCall(name=name, arguments={str(i): argument for i, argument in enumerate(arguments)})
+def has_class(line: Line, name: str) -> bool:
+    return name in str(line.facts.get("class", "")).split()
+
+
+def advice(thought: str, name: str, *arguments: JsonValue) -> Advice:
+    return Advice(ToolCall(name=name, arguments={str(i): argument for i, argument in enumerate(arguments)}), thought)
 
 
 def click(line: Line, thought: str | None = None) -> Advice:
     label = line.name or line.facts.get("class") or line.facts.get("id") or line.kind
-    return Advice(call("click", str(line.number)), thought or f"I click {label!r}.")
+    return advice(thought or f"I click {label!r}.", "click", str(line.number))
 
 
 def hover(line: Line) -> Advice:
-    return Advice(call("hover", str(line.number)), f"I open {line.name!r}.")
+    return advice(f"I open {line.name!r}.", "hover", str(line.number))
 
 
 def fill(line: Line, text: str) -> Advice:
-    return Advice(call("fill", str(line.number), text), f"I write {text!r} into the field.")
+    return advice(f"I write {text!r} into the field.", "fill", str(line.number), text)
 
 
 def fill_then(wanted: Sequence[tuple[Line, str]], then: Line) -> Advice:
-    """Fills the fields that do not hold yet what they should, then clicks."""
+    """Fills the fields that do not have the wanted text yet, then clicks."""
     for line, text in wanted:
         if line.facts.get("value") != text:
             return fill(line, text)
@@ -150,15 +136,3 @@ def check_then(boxes: Sequence[Line], wanted: Callable[[Line], bool], then: Line
         if bool(box.facts.get("checked")) != wanted(box):
             return click(box)
     return click(then, f"The boxes are right; I click {then.name!r}.")
-
-
-def press(key: str, thought: str) -> Advice:
-    return Advice(call("press", key), thought)
-
-
-ORDINALS = {f"{n}{'th' if n not in (1, 2, 3) else ('st', 'nd', 'rd')[n - 1]}": n for n in range(1, 21)}
-
-
-def ordinal(scene: Scene) -> int:
-    """The place that the goal names: 3 for "3rd"."""
-    return ORDINALS[scene.goal_match(r"\b(\d+(?:st|nd|rd|th))\b")[1]]

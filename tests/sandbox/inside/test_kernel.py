@@ -2,7 +2,7 @@ import os
 import subprocess
 import sys
 
-from bough.sandbox.inside.processes import descendants, memory_mb
+from bough.sandbox.inside.kernel import descendants, memory_mb
 
 CODE = "import os\nif os.fork() == 0:\n    data = bytearray(50_000_000)\nprint(os.getpid(), flush=True)\ninput()"
 

@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from bough.sandbox.inside.notebook import Notebook
+from bough.sandbox.inside.child import Notebook, Output
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_a_traceback_begins_in_the_cell_and_shows_its_lines(book: Notebook):
 def test_a_syntax_error_shows_its_place_and_runs_nothing(book: Notebook):
     error = book.run("x = 1\ny = (")[1]
     assert error is not None and error.startswith('  File "<cell 1>", line 2\n    y = (\n')
-    assert error.endswith("SyntaxError: '(' was never closed") and "notebook.py" not in error
+    assert error.endswith("SyntaxError: '(' was never closed") and "child.py" not in error
     book.run("ran = True\n)")
     assert "NameError" in str(book.run("ran")[1])
 
@@ -87,3 +87,17 @@ def test_an_exception_that_cannot_be_shown_has_its_name_shown(book: Notebook):
 def test_classes_of_a_cell_can_be_pickled(book: Notebook):
     code = "import pickle\nclass P:\n    pass\ntype(pickle.loads(pickle.dumps(P()))).__name__, __name__"
     assert book.run(code) == ("('P', '__main__')", None)
+
+
+def test_the_head_and_the_tail_of_what_does_not_fit_are_kept():
+    output = Output(8)
+    for piece in (b"abc", b"", b"defg", b"h"):
+        output.add(piece)
+    assert (output.text, output.left_out) == ("abcdefgh", 0)
+    output = Output(8)
+    for piece in (b"abcdef", b"ghijk", b"lm"):
+        output.add(piece)
+    assert output.text == "abcd\n… 5 bytes left out …\njklm"
+    output = Output(8)
+    output.add(b"a\xff")
+    assert output.text == "a\ufffd"

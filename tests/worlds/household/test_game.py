@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from bough.errors import InputError
-from bough.worlds.household.game import Game, Goal, Receptacle, Thing, Wording
-from bough.worlds.household.official import parse, read
+from bough.worlds.household.game import Game, Goal, Receptacle, Thing, Wording, parse, read
+from tests.worlds.household.flat import MUG, RECEPTACLES, flat
 from tests.worlds.household.problem import CONTENT, GOAL, GRAMMAR, INIT, problem
 
 
@@ -110,3 +110,14 @@ def test_every_official_game_has_the_type_and_the_size_it_should(official_games:
         kind, thing, _, target, _ = name.split("/")[0].split("-")
         assert game.goal == Goal(kind, thing.lower(), target.lower()), name
         assert len(json.dumps(game.to_data())) < 10_000, name
+
+
+def test_a_game_survives_its_compact_form():
+    open_drawer = (*RECEPTACLES[:2], Receptacle("drawer 1", "drawer", 1, openable=True, opened=True), *RECEPTACLES[3:])
+    for game in (
+        flat(),
+        flat(receptacles=open_drawer),
+        flat(within=((3, MUG),), wording=Wording("put {o} in/on {r}", "You put the {o} in/on the {r}.", "Help!")),
+    ):
+        assert Game.from_data(json.loads(json.dumps(game.to_data()))) == game
+    assert flat().to_data().keys() == {"task", "goal", "start", "receptacles", "things", "fits"}
