@@ -3,7 +3,6 @@ from typing import Any
 
 import pytest
 
-from bough.config.parts import leaves
 from bough.config.training import TrainingConfig
 from bough.errors import InputError
 from bough.methods.dpo import DPOConfig

@@ -13,7 +13,7 @@ from bough.errors import InputError
 from bough.experiments.evolve_settings import EvolveConfig
 from bough.experiments.members import Trainees
 from bough.experiments.playing import GroupLessons
-from bough.methods.grpo_online import OnlineGRPO
+from bough.methods.grpo import OnlineGRPO
 from bough.training.population import PopulationTrainer
 from bough.types import Group
 from tests.commands.letters import WriteLetter, length
@@ -126,7 +126,6 @@ def test_updates_that_teach_nothing_are_counted_apart(tmp_path: Path, caplog: py
     assert (found.report["updates"], found.report["empty_updates"]) == (0, 4)
     [said] = [one.message for one in caplog.records if "zero variance" in one.message]
     assert said.startswith("16 of 16 groups have zero variance: in 16 of them all attempts failed (try easier tasks")
-    assert not {"--group-size", "--task-pool", "--reset-file"} & set(said.split())
 
 
 def _killed_at_second_call() -> Any:

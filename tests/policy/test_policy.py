@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from bough.errors import InputError
 from bough.policy.adapters import Lora, add_actor
 from bough.policy.policy import Policy
-from bough.trees.pack import TreeRow
 from bough.types import Call
 from tests.policy.families import CAPPED, DECODERS, PLAIN, TREES, make
 from tests.trees.samples import call, call_sets

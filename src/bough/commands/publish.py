@@ -142,7 +142,7 @@ def _print_json(config: PushConfig, release: Release, address: str | None) -> in
 
 
 def _merge(config: MergeConfig) -> str:
-    from bough.policy.save import merge_adapter
+    from bough.policy.load import merge_adapter
 
     return merge_adapter(config.adapter, config.output, base=config.model, gguf_type=config.gguf_type)
 

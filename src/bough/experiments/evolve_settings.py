@@ -357,18 +357,15 @@ class EvolveConfig(ReportConfig):
     @property
     def set_batch_size(self) -> int:
         """The tasks or records of an update before any mutation."""
-        return batch_size(trained_by(self, {}))
+        return trained_by(self, {}).optimizer.batch_size
 
     @property
     def largest_batch_size(self) -> int:
         """The most tasks or records that an update of any member can have."""
-        ranges: dict[str, Any] = dict(self.mutation.mutate)
-        most = {
-            name: int(value["max"] if isinstance(value, Mapping) else max(value))
-            for name, value in ranges.items()
-            if name in ("batch_size", "gradient_accumulation_steps")
-        }
-        return max(self.set_batch_size, batch_size(trained_by(self, most)))
+        sizes: Any = self.mutation.mutate.get("batch_size")
+        if sizes is None:
+            return self.set_batch_size
+        return max(self.set_batch_size, int(sizes["max"] if isinstance(sizes, Mapping) else max(sizes)))
 
     @property
     def metric(self) -> str:
@@ -433,11 +430,11 @@ DEFAULTS = {"lr_scheduler": "constant", "warmup_ratio": 0.0}
 OF_THE_RUN = {
     *("model", "train_file", "eval_file", "output_dir", "resume", "overwrite", "seed", "num_epochs", "max_steps"),
     *("save_steps", "save_total_limit", "eval_steps", "early_stopping_patience", "save_best_model"),
-    *("logging_steps", "report_to", "wandb_project", "as_json", "precompute_reference", "adapter"),
+    *("logging_steps", "report_to", "wandb_project", "as_json", "adapter"),
     *("rewards", "reward_timeout_s"),
 }
 # Parts of online training that belong to `bough evolve` too; of its rollouts a member has the size of its groups.
-PARTS_OF_THE_RUN = ("environment", "sampler", "held_out", "watch", "limits", "rollouts", "cluster")
+PARTS_OF_THE_RUN = ("environment", "sampler", "held_out", "limits", "rollouts", "cluster")
 OF_A_MEMBER = "group_size"
 # Of the settings that may be set, those that all members must share: data, base model, machine.
 SHARED_PARTS = ("data", "calls", "machine", "curriculum", "lora", "checkpoints", "tracking")
@@ -472,8 +469,6 @@ def trained_by(config: EvolveConfig, own: Mapping[str, Any]) -> TrainingConfig:
         problem = "fp16, shard and compile cannot be used with a population"
     elif isinstance(made, DPOConfig) and made.loss_type == "kto":
         problem = "loss_type kto cannot be evolved: its records are compared with each other, not one by one"
-    elif isinstance(made, GRPOConfig) and made.entropy_floor is not None:
-        problem = "entropy_floor cannot be used with a population; entropy_coef alone can"
     if problem:
         raise ValueError(f"set: {problem}")
     return made
@@ -486,11 +481,6 @@ def _set(config: EvolveConfig) -> dict[str, Any]:
 
 def _of_the_run(name: str, part: str) -> bool:
     return name in OF_THE_RUN or (part in PARTS_OF_THE_RUN and name != OF_A_MEMBER)
-
-
-def batch_size(config: TrainingConfig) -> int:
-    """The tasks or records of an update."""
-    return config.optimizer.batch_size * config.optimizer.gradient_accumulation_steps
 
 
 def is_valid(config: EvolveConfig, own: Mapping[str, Any]) -> bool:

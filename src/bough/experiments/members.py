@@ -25,15 +25,14 @@ from bough.experiments.playing import GroupLessons, Players
 from bough.files import derived_seed
 from bough.ledger import Mean, add_metrics
 from bough.methods.dpo import DPO, DPOConfig
-from bough.methods.grpo import GRPOConfig
-from bough.methods.grpo_online import OnlineGRPO
+from bough.methods.grpo import GRPOConfig, OnlineGRPO
 from bough.methods.sft import SFT, SFTConfig
 from bough.policy.adapters import load_named, lora
+from bough.policy.head import coefficient
 from bough.policy.load import base_and_adapter, load_model
 from bough.policy.policy import Policy
 from bough.policy.population import Population
 from bough.policy.processes import Processes, return_freed_memory
-from bough.policy.routing import coefficient
 from bough.training.method import Example, Loss, Method
 from bough.training.optimizer import OptimizerState
 from bough.training.plan import PlannedSource, choose_budget, training_bytes
@@ -300,7 +299,6 @@ class _Recorder:
     """The method, noting the metrics and the loss of each record by its place."""
 
     LOSS = "loss"
-    precompute_reference = False
 
     def __init__(self, method: Method[Any]) -> None:
         self.method = method
