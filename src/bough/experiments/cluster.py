@@ -152,10 +152,11 @@ class Part:
 
     def begin_playing(self, members: Mapping[str, Files], sampling: Mapping[str, SamplingConfig]) -> None:
         """These members are going to play; `end_playing` must come before anything else."""
-        generation, players = self._load(members), self._here.players
+        self._load(members)
+        players = self._here.players
         assert players is not None
         self._playing.enter_context(players.playing())
-        self._runners = players.runners(generation, sampling)
+        self._runners = players.runners(None, sampling)
 
     def end_playing(self) -> None:
         self._runners = {}
@@ -166,13 +167,11 @@ class Part:
         assert self._here.players is not None
         return self._here.players.run(self._runners[name].play(attempt, episode=episode))
 
-    def _load(self, members: Mapping[str, Files]) -> Generation:
+    def _load(self, members: Mapping[str, Files]) -> None:
         with TemporaryDirectory() as folder:
             for name, files in members.items():
                 write_files(files, Path(folder) / name)
-            generation = Generation(Path(folder), number=0, trained=False)
-            self._here.trainees.load(generation)
-        return generation
+            self._here.trainees.load(Generation(Path(folder), number=0, trained=False))
 
 
 def _files(folder: Path) -> dict[str, Files]:
@@ -299,7 +298,10 @@ class SpreadPlayers(Playground):
         self.workers = workers
         self._busy: list[ReadyWorker] = []
 
-    def runners(self, generation: Generation, sampling: Mapping[str, SamplingConfig]) -> dict[str, _MemberRunner]:
+    def runners(
+        self, generation: Generation | None, sampling: Mapping[str, SamplingConfig]
+    ) -> dict[str, _MemberRunner]:
+        assert generation is not None
         for _ in range(MAX_LOSSES):
             self._end()
             chosen = dealt(sorted(sampling), self.workers.living())
