@@ -62,16 +62,7 @@ def spread(config: EvolveConfig, actors: Actors, trained: frozenset[str] = froze
     """What trains and measures the members on the workers `actors`, whose objects are `Part`s."""
     players = SpreadPlayers(config, actors, trained) if config.environment.name else None
     with closing(players) if players is not None else nullcontext():
-        yield SpreadMembers(SpreadTrainees(actors), SpreadFileFitness(actors), players, actors)
-
-
-class SpreadMembers(NamedTuple):
-    """As `Members`, on the workers `actors`."""
-
-    trainees: SpreadTrainees
-    file_fitness: SpreadFileFitness
-    players: SpreadPlayers | None
-    actors: Actors
+        yield SpreadMembers(actors, players)
 
 
 # In a worker: the base model and some of the members.
@@ -218,11 +209,12 @@ def _members(generation: Generation, names: Sequence[str]) -> dict[str, Files]:
     return {name: read_files(generation.folder(name)) for name in names}
 
 
-class SpreadTrainees:
-    """Trains the members of a generation on the workers. It is called as `Trainees` is."""
+class SpreadMembers:
+    """As `Members`, on the workers: it is called as `Trainees` and as `FileFitness`."""
 
-    def __init__(self, workers: Actors) -> None:
-        self.workers = workers
+    def __init__(self, workers: Actors, players: SpreadPlayers | None) -> None:
+        self.workers, self.players = workers, players
+        self.trainees = self.file_fitness = self
         self.generation: Generation | None = None
         self._files: dict[str, Files] = {}
 
@@ -268,13 +260,6 @@ class SpreadTrainees:
         assert self.generation is not None
         files = self._files.get(name) or read_files(self.generation.folder(name))
         write_files({key: one for key, one in files.items() if key not in (DESCRIPTION, OPTIMIZER)}, folder)
-
-
-class SpreadFileFitness:
-    """Measures members on records, on all workers."""
-
-    def __init__(self, workers: Actors) -> None:
-        self.workers = workers
 
     def of(self, generation: Generation) -> dict[str, Score]:
         return self._measured(generation, generation.members, final=False)

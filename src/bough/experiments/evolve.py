@@ -275,7 +275,7 @@ class Evolution:
         again = self.fitness.of_winner(generation, winner)
         report = winner_report(self.config, generation, scores, again)
         if isinstance(self.members, SpreadMembers):
-            report["worker_losses"] = self.members.actors.losses
+            report["worker_losses"] = self.members.workers.losses
         draft = self.folder.final.with_name(f".{self.folder.final.name}")
         with drafting(draft, self.folder.final):
             self.trainees.save_adapter(winner, draft)
