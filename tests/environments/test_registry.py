@@ -97,12 +97,6 @@ def test_another_package_cannot_take_over_a_name_of_ours(monkeypatch: pytest.Mon
         assert registry.plugged_in()["household"] is ours
 
 
-def test_an_installation_without_entry_points_says_what_to_do(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(registry, "plugged_in", dict)
-    with pytest.raises(InputError, match=r"no environment is registered.*run pip install again"):
-        find("household")
-
-
 def test_every_registered_environment_is_listed_with_its_options():
     found = {one.name: one for one in bough.list_environments()}
     assert {"household", "interpreter", "web"} <= set(found)
@@ -142,16 +136,6 @@ def test_root_or_who_has_sudo_without_a_password_installs_with_apt_get(monkeypat
     machine = Machine(monkeypatch, programs=["apt-get", "sudo"], user=1000)
     assert registry.installer() == ["sudo", "-n", "apt-get", *registry.PATIENCE]
     assert machine.commands == ["sudo -n apt-get --version"]
-
-
-@pytest.mark.parametrize(
-    ("programs", "fails"),
-    [(["apt-get"], []), (["apt-get", "sudo"], ["sudo -n apt-get --version"]), (["dnf", "sudo"], [])],
-    ids=["no sudo", "sudo asks for a password", "no apt-get"],
-)
-def test_nobody_else_installs_anything(monkeypatch, programs, fails):
-    Machine(monkeypatch, programs=programs, user=1000, fails=fails)
-    assert registry.installer() is None
 
 
 def test_old_lists_are_renewed_first(monkeypatch):
@@ -248,18 +232,6 @@ def test_what_cannot_be_called_is_refused(function: Any, words: str):
 )
 def test_a_function_gets_what_it_asks_for(function: Callable[..., Any], parameters: tuple[str, ...]):
     assert own_agent(function, "mine").parameters == parameters
-
-
-@pytest.mark.parametrize("name", ["mine", "nowhere:play", "no/such/file.py:play"])
-def test_a_name_that_leads_nowhere_is_an_input_error(name: str):
-    with pytest.raises(InputError):
-        find(f"agent:{name}")
-
-
-def test_an_agent_takes_no_steps():
-    environment = own_agent(lambda base_url: None, "mine")(Task(id="a"))
-    with pytest.raises(EnvironmentFailedError, match="it plays by itself"):
-        environment.start()
 
 
 def test_the_flag_names_an_environment(tmp_path: Path):
