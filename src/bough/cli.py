@@ -83,18 +83,17 @@ def _dispatch(arguments: list[str]) -> int:
     known = {name.split()[0] for name in table.names()}
     if not words or words[0] in known:
         print(_overview(words[0] if words else ""))
-        rest = arguments[1:] if words else arguments
-        return 0 if not arguments or {"-h", "--help", "--help-all"} & set(rest) else _unknown_verb(words, rest)
+        if not arguments or {"-h", "--help", "--help-all"} & set(arguments):
+            return 0
+        if len(words) > 1:
+            subverbs = [name.split()[1] for name in table.names() if name.startswith(words[0] + " ")]
+            raise InputError(f"bough {words[0]} {words[1]} is not a command{did_you_mean(words[1], subverbs)}")
+        raise InputError(
+            f"bough {words[0]} needs one of the commands above"
+            if words
+            else f"bough needs a command before {arguments[0]}"
+        )
     raise InputError(f"bough {words[0]} is not a command{did_you_mean(words[0], sorted(known))}")
-
-
-def _unknown_verb(words: list[str], rest: list[str]) -> int:
-    if len(words) > 1:
-        subverbs = [name.split()[1] for name in table.names() if name.startswith(words[0] + " ")]
-        raise InputError(f"bough {words[0]} {words[1]} is not a command{did_you_mean(words[1], subverbs)}")
-    raise InputError(
-        f"bough needs a command before {rest[0]}" if rest else f"bough {words[0]} needs one of the commands above"
-    )
 
 
 def _run(name: str, arguments: list[str]) -> int:
