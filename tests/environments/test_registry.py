@@ -168,7 +168,7 @@ def test_a_function_of_a_file_is_found_with_its_tasks(tmp_path: Path):
     assert {task.environment for task in tasks} == {found.name} and len({task.id for task in tasks}) == 2
 
 
-def test_tasks_may_be_the_functions_own_or_come_from_an_async_generator(tmp_path: Path):
+def test_tasks_may_be_the_functions_own():
     def play(task: Task, base_url: str) -> None: ...
 
     def own(seed: int) -> list[Task]:
@@ -176,15 +176,6 @@ def test_tasks_may_be_the_functions_own_or_come_from_an_async_generator(tmp_path
 
     play.tasks = own  # type: ignore[attr-defined]
     assert [task.id for task in tasks_of(own_agent(play, "play"), options={}, seed=7)] == ["task 7"]
-
-    def play(task: Task, base_url: str) -> None: ...
-
-    async def own() -> Any:
-        yield {"n": 1}
-        yield Task(id="two")
-
-    play.tasks = own  # type: ignore[attr-defined]
-    assert [task.data for task in tasks_of(own_agent(play, "play"), options={})] == [{"n": 1}, {}]
 
 
 def test_tasks_that_are_missing_or_of_another_type_are_refused():

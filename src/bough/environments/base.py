@@ -15,7 +15,7 @@ functions or `async def`. Environments with tools: `bough.environments.tools`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -26,8 +26,6 @@ from bough.config.base import Config
 from bough.errors import BoughError, RewardRangeError, describe_failure, short_repr
 from bough.ledger import is_finite
 from bough.types import Message, Task, Trajectory, Turn
-
-Tasks = Iterable[Task] | AsyncIterator[Task] | Awaitable[Iterable[Task]]
 
 
 class _Nothing:
@@ -149,7 +147,7 @@ class Environment(ABC):
         return NOTHING
 
     @classmethod
-    def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> Tasks:  # noqa: ARG003
+    def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> Iterable[Task]:  # noqa: ARG003
         """A finite or endless series of tasks; the same arguments give the same tasks.
 
         `options` is an instance of the class's own `Options`.
