@@ -58,7 +58,6 @@ def test_a_run_gets_its_card_beside_the_weights(folder: Path, capsys: pytest.Cap
         "Counts.",
         "data: demonstrations.jsonl, 3 rows",
         "| 03-sft | trajectories | 3 | 3 | 0 |",
-        "| 01-expert | expert | `tests.environments.worlds:Counting` | 3 | 100.0% |",
         "| **this adapter** |",
     ):
         assert words in loaded.text, words

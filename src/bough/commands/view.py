@@ -18,8 +18,7 @@ from bough.ledger import plural
 from bough.terminal import console
 
 if TYPE_CHECKING:
-    from bough.report.viewer.export import Written
-    from bough.report.viewer.server import FolderAnswers
+    from bough.report.viewer.server import FolderAnswers, Written
 
 
 class ViewConfig(ReportConfig):
@@ -116,11 +115,11 @@ def export_page(path: StrPath, output: StrPath, **settings: Any) -> Written:
 def export_configured(config: ViewConfig) -> Written:
     """The page of the settings, written into their `export`."""
     assert config.export is not None
-    answers = _answers(config)
-    from bough.report.viewer.export import export
-
     if config.export.exists() and not config.overwrite:
         raise InputError(f"{config.export} exists; give another --export or --overwrite")
+    answers = _answers(config)
+    from bough.report.viewer.server import export
+
     return export(answers, config.export, config.max_records)
 
 
