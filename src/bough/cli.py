@@ -107,13 +107,7 @@ def _run(name: str, arguments: list[str]) -> int:
         if {"-h", "--help", "--help-all"} & set(arguments):
             parser.print_help()
             return 0
-
-        def explained(setting: str, problem: str) -> str:
-            from bough.commands import inputs
-
-            return inputs.explained(name, setting, problem)
-
-        config = flags.parse(command.config, parser, arguments, explained)
+        config = flags.parse(command.config, parser, arguments)
         from bough.commands.inputs import check_inputs
 
         check_inputs(config)  # before the command's work, which may take seconds to import

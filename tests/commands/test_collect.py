@@ -223,17 +223,3 @@ def test_a_loaded_model_plays_with_the_weights_of_the_moment():
     sampled = [turn.call for one in after for turn in one.turns if turn.call]
     for call, logprobs in zip(sampled, model.policy.logprobs(sampled), strict=True):
         assert call.logprobs == pytest.approx(logprobs.tolist(), abs=1e-4)
-
-
-def test_a_loaded_model_does_not_go_to_a_cluster():
-    with pytest.raises(bough.InputError, match="a model in memory cannot play on a cluster; save it"):
-        bough.collect(bough.load("tiny"), WriteLetter, cluster="auto", **FEW)
-
-
-def test_an_environment_that_never_finishes_an_episode_is_an_error():
-    class Broken(WriteLetter):
-        async def start(self) -> bough.Observation:
-            raise OSError("no power")
-
-    with pytest.raises(bough.BoughError, match="no power"):
-        bough.collect("expert", Broken, tasks=1, retries=0)

@@ -123,20 +123,6 @@ def test_the_same_command_gives_the_same_pairs(collection: Path, tmp_path: Path,
     assert (tmp_path / "one.jsonl").read_bytes() == (tmp_path / "two.jsonl").read_bytes()
 
 
-def test_an_experts_episodes_can_be_added(collection: Path, tmp_path: Path, capsys: Any):
-    tasks = list(islice(Counting.tasks(None), 5))
-    expert = tmp_path / "expert.jsonl"
-    write_experts(expert, tasks)
-    output = tmp_path / "pairs.jsonl"
-    words = ["pairs", collection, "--also", expert, "-o", output, "--match", "shortest_success"]
-    assert run(capsys, *words)[0] == 0
-    every = read(collection / "trajectories.jsonl")
-    failed = {record.task.id for record in every if isinstance(record, Trajectory) and not record.success}
-    assert {pair.task.id for pair in read(output)} == failed != set()
-    sources = json.loads((tmp_path / "pairs.ledger.json").read_text())["sources"]
-    assert sources == [str(collection), str(expert)]
-
-
 def renamed(source: Path, target: Path, environment: str) -> Path:
     with Writer(target) as writer:
         for record in read(source):
@@ -160,14 +146,6 @@ def test_a_record_cannot_make_pairs_run_a_file(collection: Path, tmp_path: Path,
     words = ["pairs", data, "-o", tmp_path / "pairs.jsonl", "--overwrite", "--kinds", "failure_mode"]
     code, _, err = run(capsys, *words, "--environment", f"{evil}:X")
     assert code == 0 and ran.exists(), err
-
-
-def test_a_world_that_is_not_installed_stops_only_what_needs_it(collection: Path, tmp_path: Path, capsys: Any):
-    moved = renamed(collection / "trajectories.jsonl", tmp_path / "moved.jsonl", "gone")
-    words = ["pairs", moved, "-o", tmp_path / "pairs.jsonl", "--kinds"]
-    assert run(capsys, *words, "failure_mode")[0] == 0
-    code, _, err = run(capsys, *words, "counterfactual", "--overwrite")
-    assert code == 2 and "there is no environment 'gone'" in err
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import pytest
 
 import bough
-from bough.commands.inputs import MAX_NAMED, explained
 from bough.commands.objects import as_file, environment_name, records_of, reward_weights, trajectories_of
 from bough.environments import given
 from bough.environments.registry import find
@@ -81,21 +80,6 @@ def test_several_missing_inputs_are_reported_together(answers: dict[str, Answer]
         "  - none.jsonl: there is no such file or folder\n"
         "  - there is no folder ./none\n"
     )
-
-
-NEAREST = "--x is not a setting; the nearest are --y, --z"
-
-
-def test_other_commands_with_the_flag_are_named_but_not_very_many():
-    assert explained("sft", "jobs", NEAREST) == "--jobs is a flag of bough sweep, not of bough sft"
-    said = explained("data stats", "seed", NEAREST)
-    assert said.count(", ") == MAX_NAMED + 1 and said.endswith(", …, not of bough data stats")
-
-
-def test_a_misspelt_flag_of_the_command_itself_stays_what_it_is():
-    close = "--output is not a setting; did you mean --output-dir?"
-    assert explained("sft", "output", close) == close
-    assert explained("sft", "nonsense", NEAREST) == NEAREST
 
 
 def trajectory(id: str = "a#0") -> bough.Trajectory:

@@ -180,21 +180,6 @@ def test_branches_are_trained_on_their_own_tokens_and_can_be_built_again(model: 
     assert [call.prompt_ids for call in built] == [call.prompt_ids for call in calls]
 
 
-def test_a_server_in_front_of_a_server_records_the_same_tokens(model: bough.LoadedModel, tmp_path: Path):
-    with (
-        bough.serve(model, tmp_path / "inner", max_new_tokens=5) as inner,
-        bough.serve("tiny", tmp_path / "outer", engine="openai", base_url=inner.base_url) as outer,
-    ):
-        ai = client_of(outer.base_url)
-        ai.chat.completions.create(model="any", messages=[user("Hello")], seed=7, max_tokens=4)  # type: ignore[list-item]
-    [inside], [outside] = (list(bough.read(tmp_path / name)) for name in ("inner", "outer"))
-    assert isinstance(inside, bough.Trajectory) and isinstance(outside, bough.Trajectory)
-    one, other = inside.turns[0].call, outside.turns[0].call
-    assert one is not None and other is not None
-    assert (one.prompt_ids, one.completion_ids) == (other.prompt_ids, other.completion_ids)
-    assert one.logprobs == pytest.approx(other.logprobs) and len(one.completion_ids) == 4
-
-
 def test_a_folder_of_another_model_is_refused(model: bough.LoadedModel, tmp_path: Path):
     bough.serve(model, tmp_path).close()
     with pytest.raises(bough.InputError, match="recorded with different settings"):

@@ -69,11 +69,6 @@ def test_grpo_plays_in_a_class_inside_a_running_loop():
     assert trained.metrics[0]["reward/length"] > 0 and trained.metrics[0]["episodes"] >= 8
 
 
-def test_records_of_the_wrong_kind_are_refused(expert: list[bough.Trajectory]):
-    with pytest.raises(bough.InputError, match="records"):
-        bough.dpo("tiny", expert, **SHORT)
-
-
 def test_a_student_learns_from_recorded_episodes_what_a_loaded_teacher_would_say():
     played = bough.collect("tiny", WriteLetter, tasks=2, attempts=2, max_new_tokens=6)
     teacher = bough.load("tiny", lora=bough.Lora(r=4), seed=3)

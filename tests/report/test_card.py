@@ -52,6 +52,7 @@ def run(tmp_path: Path) -> Path:
     folders.evaluation(run / "05-eval", {"smollm2": "0011", weights: "1111", HOSTILE: "0000"}, environment="household")
     place = run / "05-eval/models" / folder_name(weights)
     place.mkdir(parents=True)
+    (place / "config.yaml").write_text(f"command: collect\nmodel: {weights}\n")
     said = Message(role="user", content=f"{HOSTILE} {Path.home()}/secret {tmp_path}/secret")
     turn = Turn(reply=Message(role="assistant", content=HOSTILE), observation=[said])
     with Writer(place / "trajectories.jsonl") as writer:
@@ -235,6 +236,7 @@ def subject(tmp_path: Path, *played: Trajectory, name: str | None = None, **sett
     file.write_text(file.read_text().replace('"settings": {}', f'"settings": {json.dumps(settings)}'))
     place = folder / "models" / folder_name(weights)
     place.mkdir(parents=True)
+    (place / "config.yaml").write_text(f"command: collect\nmodel: {weights}\n")
     with Writer(place / "trajectories.jsonl") as writer:
         for one in played:
             writer.write(one)
@@ -370,8 +372,8 @@ def test_the_data_is_accounted_for_with_its_reasons_and_episodes(found: Lineage)
         "| sft | rows | 7 | 5 | 2 `too_long` |",
         "| dpo | mistakes | 50 | 30 | 20 `nobody_knows_better` |",
         "| dpo | rows | 30 | 28 | 2 `too_long` |",
-        "| `loop` | 20 | repeats an earlier action with the same result, without progress |",
-        "| `weird<b>` | 10 |  |",
+        "| `loop` | 20 |",
+        "| `weird<b>` | 10 |",
     ):
         assert row in text
 

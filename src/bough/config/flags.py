@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import types
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
 
@@ -71,17 +71,8 @@ def build(config: type[Config], prog: str, examples: str = "", shown: Collection
     return parser
 
 
-def parse(
-    config: type[Config],
-    parser: Parser,
-    arguments: Sequence[str],
-    explained: Callable[[str, str], str] = lambda _, problem: problem,
-) -> Config:
-    """The settings that `arguments` give. --debug and --follow-links take effect in `bough.cli`, not here.
-
-    `explained` gets the setting that an unknown flag would have and what was found to be wrong with
-    it, and may say it better.
-    """
+def parse(config: type[Config], parser: Parser, arguments: Sequence[str]) -> Config:
+    """The settings that `arguments` give. --debug and --follow-links take effect in `bough.cli`, not here."""
     words = [_dashed(word) for word in arguments]
     known, unknown = parser.parse_known_args(words)
     given = vars(known)
@@ -93,12 +84,7 @@ def parse(
     except InputError as error:
         if not strangers:
             raise
-        unknown_flags = {f"{flag(name)} is not a setting": name for name in strangers}
-        problems = [
-            next((explained(name, one) for start, name in unknown_flags.items() if one.startswith(start)), one)
-            for one in error.problems
-        ]
-        raise InputError(error.message, problems, hint=f"{parser.prog} --help lists the flags") from None
+        raise InputError(error.message, error.problems, hint=f"{parser.prog} --help lists the flags") from None
 
 
 def _usage(config: type[Config], prog: str) -> str:

@@ -17,31 +17,12 @@ from bough.chat.template import ChatTemplate, Spoken, load_template, with_hint
 from bough.config.groups import ReportConfig
 from bough.data.reader import Reader
 from bough.errors import InputError
-from bough.evaluation.contest import folder_name
 from bough.evaluation.results import ModelResult
-from bough.files import cache_folder, refuse_links, write_atomically
+from bough.experiments.recipe import read_settings
+from bough.files import cache_folder, nearby, refuse_links, write_atomically
 from bough.ledger import plural
-from bough.report.evaluated import (
-    Evaluation,
-    Measured,
-    Subject,
-    find_subject,
-    measured,
-    model_of,
-    section,
-    shortened,
-)
-from bough.report.lineage import (
-    BaseModel,
-    Lineage,
-    Stage,
-    base_model,
-    code,
-    fenced,
-    plain,
-    read_json,
-    table,
-)
+from bough.report.evaluated import Evaluation, Measured, Subject, find_subject, measured, model_of, section, shortened
+from bough.report.lineage import BaseModel, Lineage, Stage, base_model, code, fenced, plain, read_json, table
 from bough.terminal.console import printable
 from bough.types import Trajectory
 
@@ -133,8 +114,6 @@ def write_card(config: CardConfig) -> Card:
     weights = made.path.parent
     if config.output is None:
         refuse_links(*(folder for folder in (weights.parent, weights) if folder != config.run))
-    if made.path.is_dir():
-        raise InputError(f"{made.path} is a folder; --output must be a file")
     if made.path.exists() and not config.overwrite:
         raise InputError(f"{made.path} exists; give --overwrite to replace it, or another --output")
     try:
@@ -193,20 +172,6 @@ def _sources(subject: Subject, base: BaseModel, config: CardConfig) -> str:
 
 # The training sections of a card: the aim, the data and the settings of each stage.
 
-REASONS = {
-    "loop": "repeats an earlier action with the same result, without progress",
-    "loop_prev_action": "repeats the previous action without progress",
-    "premature_success": "claims success before the task is solved",
-    "task_succeeded_negative": "claims success before the task is solved",
-    "implausible_location": "searches in an implausible place",
-    "invalid_action": "is not a valid action",
-    "wasted_step": "undoes the previous step",
-    "success_over_failure": "failed; another attempt at the same task succeeded",
-    "more_progress": "made less progress than another attempt at the same task",
-    "right_step": "a mistake that a successful attempt avoided at the same point",
-    "parting": "the turn where a failure diverged from a success",
-    "counterfactual": "continued from the same state, it succeeded less often",
-}
 # Settings that are always shown; others are shown if they were changed.
 SHOWN = (
     "learning_rate", "lr_scheduler", "warmup_ratio", "batch_size", "gradient_accumulation_steps", "weight_decay",
@@ -266,9 +231,9 @@ def data(lineage: Lineage) -> Iterator[str]:
         yield table(["stage", "what", "in", "kept", "dropped"], ledgers)
     for stage in lineage.stages:
         if reasons := stage.data.reasons if stage.data is not None else {}:
-            rows = [[code(why), plain(count), REASONS.get(why, "")] for why, count in reasons.items()]
+            rows = [[code(why), plain(count)] for why, count in reasons.items()]
             yield f"The pairs of {plain(stage.name)}, by the reason for the rejected side:"
-            yield table(["reason", "pairs", "meaning"], rows)
+            yield table(["reason", "pairs"], rows)
 
 
 def settings(stages: Sequence[Stage]) -> str:
@@ -441,9 +406,12 @@ def program(subject: Subject, base: BaseModel, repo: str | None) -> str:
 def example(subject: Subject) -> Trajectory | None:
     """An episode that this model played, the first that it solved if there is one."""
     first: Trajectory | None = None
-    for evaluation, model in _own(subject):
-        file = evaluation.folder / "models" / folder_name(model.name) / "trajectories.jsonl"
-        for record in Reader(file, on_error="skip") if file.is_file() else ():
+    for config in (file for one in subject.evaluations for file in sorted(one.folder.glob("models/*/config.yaml"))):
+        settings, file = read_settings(config)[1], config.with_name("trajectories.jsonl")
+        weights = nearby(str(settings.get("adapter") or settings.get("model")), config.parent)
+        if weights is None or weights.resolve() != subject.weights.resolve() or not file.is_file():
+            continue
+        for record in Reader(file, on_error="skip"):
             if isinstance(record, Trajectory):
                 if record.success:
                     return record

@@ -22,15 +22,7 @@ from bough.experiments.record import StageRecord
 from bough.files import nearby
 from bough.ledger import plural
 from bough.models.resolve import BUILT_IN
-from bough.report.lineage import (
-    BaseModel,
-    Lineage,
-    code,
-    lineage,
-    plain,
-    read_json,
-    table,
-)
+from bough.report.lineage import BaseModel, Lineage, code, lineage, plain, read_json, table
 from bough.terminal.tables import rate, row, sentence
 
 

@@ -119,8 +119,6 @@ def lineage(folder: Path) -> Lineage:
 def read_stage(folder: Path) -> Stage:
     """The files of one training stage."""
     run = RunDir(folder)
-    if not run.config.exists():
-        raise InputError(f"{run.config}: no such file; is this the folder of a run?")
     verb, settings = read_settings(run.config)
     training = [name for name, stage in stages().items() if stage.writes == "model"]
     if verb not in training:
