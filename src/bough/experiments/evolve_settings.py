@@ -22,7 +22,6 @@ from bough.config.groups import (
     ReportConfig,
     RewardWeights,
     SamplingConfig,
-    Weight,
     key_values,
 )
 from bough.config.parts import flattened, leaves, parts
@@ -214,7 +213,7 @@ class MutationConfig(Config):
     mutate: Annotated[dict[str, JsonValue], BeforeValidator(read_ranges)] = Field(
         {},
         description="settings of the method with their ranges or choices, such as learning_rate=1e-6..1e-4 "
-        "loss_type=sigmoid,ipo; for grpo also weights of rewards (rewards.steps=0..0.5)",
+        "loss_type=sigmoid,ipo",
     )
     no_mutation: float = Field(0.2, ge=0, description="probability of a child like its parent")
     hyper_parameter: float = Field(0.8, ge=0, description="probability that one setting of --mutate changes")
@@ -443,8 +442,6 @@ SHARED = {
     *("optimizer", "router_aux_loss_coef", "step_weighted_loss", "use_lora", "qlora", "merge_lora"),
     *("max_new_tokens", "stop"),
 }
-# How the weight of a reward is named among the settings that mutate: rewards.progress.
-WEIGHT = "rewards."
 
 
 def trained_by(config: EvolveConfig, own: Mapping[str, Any]) -> TrainingConfig:
@@ -452,9 +449,16 @@ def trained_by(config: EvolveConfig, own: Mapping[str, Any]) -> TrainingConfig:
     kind, given = CONFIGS[config.method], _set(config)
     if strays := [name for name in given if name in leaves(kind) and _of_the_run(name, leaves(kind)[name].path[0])]:
         raise ValueError(f"set: {', '.join(strays)} cannot be set for members; bough evolve decides it")
-    plain = {name: value for name, value in own.items() if not name.startswith(WEIGHT)}
+    of_run: dict[str, Any] = {"model": config.model, "output_dir": config.output_dir, "train_file": config.train_file}
+    if config.method == "grpo":
+        environment = {name: getattr(config.environment, name) for name in ("options", "split", "task_file")}
+        sampling = {name: getattr(config.sampling, name) for name in ("max_new_tokens", "stop")}
+        of_run |= {
+            **environment, **sampling, **config.limits.model_dump(),
+            "environment": config.environment.name, "max_steps": LARGEST, "rewards": config.rewards,
+        }  # fmt: skip
     try:
-        made = kind(**{**DEFAULTS, **_of_run(config, own), **given, **plain})
+        made = kind(**{**DEFAULTS, **of_run, **given, **own})
     except InputError as error:
         raise ValueError("set: " + "; ".join(error.problems or [str(error)])) from None
     lora, machine = made.lora, made.machine
@@ -473,23 +477,6 @@ def trained_by(config: EvolveConfig, own: Mapping[str, Any]) -> TrainingConfig:
 def _set(config: EvolveConfig) -> dict[str, Any]:
     """The method's settings that the user has given, by their flat names."""
     return flattened(CONFIGS[config.method], {RENAMED.get(key, key): value for key, value in config.set.items()})
-
-
-def _of_run(config: EvolveConfig, own: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a member that are those of the run; the weights of rewards may be its own."""
-    values: dict[str, Any] = {"model": config.model, "output_dir": config.output_dir}
-    if config.method != "grpo":
-        return {**values, "train_file": config.train_file}
-    environment = {name: getattr(config.environment, name) for name in ("options", "split", "task_file")}
-    sampling = {name: getattr(config.sampling, name) for name in ("max_new_tokens", "stop")}
-    rewards: dict[str, Weight] = dict(config.rewards)
-    for name, given in config.rewards.items():
-        if (weight := own.get(WEIGHT + name)) is not None:
-            rewards[name] = {**given, "weight": weight} if isinstance(given, dict) else weight
-    return {
-        **values, **environment, **sampling, **config.limits.model_dump(),
-        "environment": config.environment.name, "max_steps": LARGEST, "rewards": rewards,
-    }  # fmt: skip
 
 
 def _of_the_run(name: str, part: str) -> bool:
@@ -518,35 +505,35 @@ def own_values(config: EvolveConfig) -> dict[str, Any]:
 def _given(config: EvolveConfig) -> dict[str, Any]:
     """The values that the user has given to settings that may mutate."""
     made, names = trained_by(config, {}), _set(config)
-    values = {name: leaf.of(made) for name, leaf in leaves(type(made)).items() if name in names}
-    weights = {name: one.get("weight", 1.0) if isinstance(one, dict) else one for name, one in config.rewards.items()}
-    return values | {WEIGHT + name: weight for name, weight in weights.items()}
+    return {name: leaf.of(made) for name, leaf in leaves(type(made)).items() if name in names}
 
 
 def ranges(config: EvolveConfig) -> dict[str, Range]:
     """What the mutable settings may become."""
     known = leaves(CONFIGS[config.method])
     return {
-        name: make_range(value, whole=name in known and plain_type(known[name].info.annotation) is int)
+        name: make_range(value, whole=plain_type(known[name].info.annotation) is int)
         for name, value in config.mutation.mutate.items()
+        if name in known
     }
 
 
 def range_problems(config: EvolveConfig) -> Iterator[str]:
     """What is wrong with the ranges, and with values that are outside them."""
     known, given, spans = leaves(CONFIGS[config.method]), _given(config), ranges(config)
-    mutable = [WEIGHT + name for name in config.rewards] if config.method == "grpo" else []
-    for name, leaf in known.items():
-        part = leaf.path[0]
-        if name not in SHARED and part not in SHARED_PARTS and not _of_the_run(name, part):
-            mutable.append(name)
+    parts = {name: leaf.path[0] for name, leaf in known.items()}
+    mutable = [
+        name
+        for name, part in parts.items()
+        if name not in SHARED and part not in SHARED_PARTS and not _of_the_run(name, part)
+    ]
     mutate: dict[str, Any] = dict(config.mutation.mutate)
     for name, value in mutate.items():
         if name not in mutable:
             why = "must be the same for all members" if name in known else f"is not a setting of {config.method}"
             yield f"mutate: {name} {why}{did_you_mean(name, mutable)}; mutable are {', '.join(mutable)}"
             continue
-        kind = plain_type(known[name].info.annotation) if name in known else float
+        kind = plain_type(known[name].info.annotation)
         ends = list(value.values()) if isinstance(value, Mapping) else value
         if isinstance(value, Mapping) and kind not in (int, float):
             yield f"mutate: {name} is not a number; give choices"
