@@ -49,10 +49,6 @@ def test_tokens_whose_sampled_logprobs_cannot_be_compared_are_not_corrected():
     assert found.tolist() == pytest.approx([-3.0, -3.0, -1.2, -1.3, -1.4])
 
 
-def test_without_any_sampled_logprobs_there_is_no_correction():
-    assert sampler_logprobs([sampled(2, None), sampled(1, -1.0)], torch.zeros(3), temperature=1.0) is None
-
-
 def test_k3_is_exact_for_small_log_ratios_and_smooth_at_its_bound():
     small = torch.tensor([1e-4, -1e-4, 0.0])
     assert k3(small).tolist() == pytest.approx([0.5e-8, 0.5e-8, 0.0], rel=1e-2)

@@ -40,7 +40,7 @@ from bough.policy.adapters import (
 from bough.policy.head import coefficient
 from bough.policy.load import base_and_adapter, load_call_builder, load_model, save_policy
 from bough.policy.policy import Policy
-from bough.policy.processes import Processes, return_freed_memory
+from bough.policy.processes import Processes
 from bough.terminal.tables import TrainingProgress
 from bough.training.checkpoint import Checkpoint, Counters, checkpoints
 from bough.training.loop import Trainer
@@ -368,8 +368,6 @@ def load_policy(
     model = load_model(name, dtype=dtype, device=place, quantize=config.lora.qlora)
     if config.machine.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        if device.type == "cpu":
-            return_freed_memory()
     if not config.lora.enabled:
         freeze_surroundings(model)
     elif actor is None:
@@ -417,12 +415,9 @@ def _check_machine(config: TrainingConfig, device: torch.device) -> None:
         problems.append("--shard needs a GPU for each process: gloo, by which processes share a GPU, cannot do it")
     if machine.cuda_graphs:
         problems += [f"--cuda-graphs does not go with {name}" for name in not_recorded(config)]
-    if machine.fp16 and machine.bf16:
-        problems.append("--fp16 and --bf16 exclude each other")
     on_cuda = {
         "--compile": machine.compile,
         "--cuda-graphs": machine.cuda_graphs,
-        "--fp16": machine.fp16,
         "--qlora": config.lora.qlora,
     }
     if device.type != "cuda":
@@ -433,8 +428,6 @@ def _check_machine(config: TrainingConfig, device: torch.device) -> None:
 
 def precision(config: TrainingConfig, device: torch.device) -> torch.dtype | None:
     """The type that matrix products are computed in, None for float32."""
-    if config.machine.fp16:
-        return torch.float16
     bf16 = device.type == "cuda" if config.machine.bf16 is None else config.machine.bf16
     return torch.bfloat16 if bf16 else None
 
