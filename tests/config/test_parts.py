@@ -81,9 +81,6 @@ def test_unknown_keys_are_errors_at_both_levels():
     assert problems(lora={"lora_r": 1}) == ["lora.lora_r is not a setting; did you mean lora.r?"]
     assert problems(loar={"r": 1}) == ["loar is not a setting; did you mean lora?"]
     assert problems(lora=8) == ["lora is 8; it must be a mapping"]
-
-
-def test_a_part_alone_has_no_flat_names():
     with pytest.raises(InputError, match=r"lora_r is not a setting; did you mean r\?"):
         Adapter(lora_r=1)  # type: ignore[call-arg]
 
@@ -191,12 +188,6 @@ def test_a_flat_file_of_all_settings_is_read_as_a_nested_one(name: str, tmp_path
     (tmp_path / "flat.yaml").write_text(yaml.safe_dump(config.flat_dump()))
     (tmp_path / "nested.yaml").write_text(config.to_yaml())
     assert config_class.load(tmp_path / "flat.yaml") == config_class.load(tmp_path / "nested.yaml") == config
-
-
-@pytest.mark.parametrize("given", [{"watch_drop": 0.2}, {"watch": {"drop": 0.2}}])
-def test_a_setting_of_an_earlier_version_is_said_to_be_gone(given: dict[str, Any]):
-    with pytest.raises(InputError, match=r"watch[_.]drop was removed: the watch has fixed limits; --no-watch"):
-        table.command("grpo").config(environment="household", max_steps=1, **given)
 
 
 @pytest.mark.parametrize("name", list(table.TABLE))
