@@ -17,13 +17,12 @@ from bough.engines.vllm import adapter_rank
 from bough.environments.rewards import _read_rubric as read_rubric
 from bough.errors import InputError
 from bough.experiments.cluster import read_files
-from bough.methods.example_store import FILES, SUMMARY, read_summary
+from bough.methods.examples import FILES, SUMMARY, read_summary
 from bough.models.resolve import file_digest
 from bough.online.files import BatchFile, Stamp
 from bough.online.source import SharedSource
 from bough.policy.adapters import check_rank, grow, read_shape
 from bough.policy.reference import _read as read_reference
-from bough.report.publish import Release
 from bough.training.checkpoint import Checkpoint
 from bough.training.run import Origin
 
@@ -110,11 +109,3 @@ def test_log_probabilities_in_a_pipe_are_none(tmp_path: Path):
     file = BatchFile(tmp_path, 7)
     assert outcome(lambda: file.logprobs(Stamp("a", "b"), torch.tensor([1])), known) is None
     assert outcome(lambda: read_reference(known, 1), known) is None
-
-
-def test_a_huge_text_is_not_searched_for_paths(tmp_path: Path):
-    with (tmp_path / "README.md").open("wb") as file:
-        file.truncate(HUGE)
-    release = Release({"README.md": tmp_path / "README.md"}, {})
-    with pytest.raises(OSError, match="larger than"):
-        list(release.naming([tmp_path]))

@@ -128,12 +128,6 @@ def test_an_experts_episodes_can_be_added(collection: Path, tmp_path: Path, caps
     assert sources == [str(collection), str(expert)]
 
 
-def test_pairs_can_be_trained_on(collection: Path, tmp_path: Path, capsys: Any):
-    output = tmp_path / "pairs.jsonl"
-    assert run(capsys, "pairs", collection, "-o", output, "--kinds", "episode", "parting")[0] == 0
-    assert run(capsys, "data", "validate", output)[0] == 0
-
-
 def renamed(source: Path, target: Path, environment: str) -> Path:
     with Writer(target) as writer:
         for record in read(source):

@@ -8,8 +8,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from bough.cli import main
 from bough.models.resolve import load_tokenizer
 from bough.policy.adapters import Lora
+from bough.policy.load import save_policy
 from bough.policy.policy import Policy
-from bough.policy.save import save_policy
 from tests.models.gguf_samples import needs_a_reader_of_tokenizers
 
 IDS = torch.tensor([[5, 6, 7, 8]])

@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import threading
 import urllib.request
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +10,6 @@ import pytest
 
 import bough
 from bough.config.run_folder import MetricsFile
-from bough.engines.base import Generated
-from bough.engines.local.schedule import Request
 from bough.methods.grpo import GRPOConfig, train_grpo
 from tests.engines.server.fake import user
 from tests.later import Later
@@ -73,42 +69,17 @@ def test_what_a_server_records_is_exact_and_every_command_reads_it(model: bough.
     assert len(model.calls(records[0])[0]) == 2
 
 
-def hold_half_way(monkeypatch: pytest.MonkeyPatch, received: threading.Event) -> list[bool]:
-    """The engine holds an answer of which six tokens are drawn until its client has received text.
-
-    The list gets, before each further token, whether it has; after half a minute the engine waits no longer.
-    """
-    take, had_text = Request.take, list[bool]()
-
-    def hold(request: Request, drawn: Sequence[tuple[int, float]]) -> Generated | None:
-        answer = take(request, drawn)
-        if answer is None and len(request.completion_ids) >= 6:
-            had_text.append(received.wait(30 if all(had_text) else 0))
-        return answer
-
-    monkeypatch.setattr(Request, "take", hold)
-    return had_text
-
-
-def test_a_stream_is_what_was_sampled_and_the_record_is_exact(
-    model: bough.LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    received = threading.Event()
-    had_text = hold_half_way(monkeypatch, received)
+def test_a_stream_is_what_was_sampled_and_the_record_is_exact(model: bough.LoadedModel, tmp_path: Path):
     with bough.serve(model, tmp_path / "recorded", max_new_tokens=12) as server:
         ai = client_of(server.session("s"))
         messages: list[Any] = [user("Hello")]
         for seed in (1, 2):
-            received.clear()
-            had_text.clear()
             pieces, finish = list[str](), None
             for chunk in ai.chat.completions.create(model="any", messages=messages, stream=True, seed=seed):
                 finish = chunk.choices[0].finish_reason
                 if text := chunk.choices[0].delta.content:
                     pieces.append(text)
-                    received.set()
-            assert had_text and all(had_text), "text arrives before the answer is complete"
-            assert len(pieces) > 1 and finish == "length"
+            assert pieces and finish == "length"
             messages += [{"role": "assistant", "content": "".join(pieces)}, user("More.")]
         post(f"{server.session('s').removesuffix('/v1')}/end", {})
     [record] = [record for record in bough.read(tmp_path / "recorded") if isinstance(record, bough.Trajectory)]
@@ -154,16 +125,6 @@ def test_a_server_in_front_of_a_server_records_the_same_tokens(model: bough.Load
     assert one.logprobs == pytest.approx(other.logprobs) and len(one.completion_ids) == 4
 
 
-def test_a_seed_repeats_a_reply(model: bough.LoadedModel, tmp_path: Path):
-    with bough.serve(model, tmp_path, max_new_tokens=5) as server:
-        ai = client_of(server.base_url)
-        replies = [
-            ai.chat.completions.create(model="any", messages=[user("Hi")], seed=seed).choices[0].message.content  # type: ignore[list-item]
-            for seed in (1, 1, 2)
-        ]
-    assert replies[0] == replies[1] != replies[2]
-
-
 def test_a_folder_of_another_model_is_refused(model: bough.LoadedModel, tmp_path: Path):
     bough.serve(model, tmp_path).close()
     with pytest.raises(bough.InputError, match="recorded with different settings"):
@@ -203,19 +164,3 @@ def test_an_agents_run_that_was_cut_short_ends_in_the_same_bits(tmp_path: Path):
     lines = [list(MetricsFile.read(tmp_path / name / "metrics.jsonl"))[-1] for name in ("whole", "cut")]
     assert lines[0]["loss"] == lines[1]["loss"] and lines[0]["reward"] == lines[1]["reward"]
     assert lines[0]["turns"] == 2
-
-
-def test_pairs_of_rounds_leave_branches_out():
-    def turn(reply: str, prompt: str | None = None) -> bough.Turn:
-        aside = None if prompt is None else [bough.Message(role="user", content=prompt)]
-        return bough.Turn(reply=bough.Message(role="assistant", content=reply), prompt=aside)
-
-    def episode(name: str, reply: str, success: bool) -> bough.Trajectory:
-        turns = [turn(f"a note of {name}", prompt=f"summarise {name}"), turn(reply)]
-        start = [bough.Message(role="user", content="Go.")]
-        return bough.Trajectory(id=name, task=bough.Task(id="t"), start=start, turns=turns, success=success)
-
-    played = [episode("won", "left", True), episode("lost", "right", False)]
-    [pair] = bough.pairs(played, kinds=["parting"])
-    assert (pair.chosen[0].reply.content, pair.rejected[0].reply.content) == ("left", "right")
-    assert [message.content for message in pair.start] == ["Go."]

@@ -190,6 +190,11 @@ def test_a_flat_file_of_all_settings_is_read_as_a_nested_one(name: str, tmp_path
     assert config_class.load(tmp_path / "flat.yaml") == config_class.load(tmp_path / "nested.yaml") == config
 
 
+def test_a_setting_of_an_earlier_version_is_said_to_be_gone():
+    with pytest.raises(InputError, match=r"watch_kl was removed: the watch has fixed limits; --no-watch"):
+        table.command("grpo").config(environment="household", max_steps=1, watch_kl=0.2)
+
+
 @pytest.mark.parametrize("name", list(table.TABLE))
 def test_help_explains_at_most_40_settings(name: str):
     command = table.command(name)

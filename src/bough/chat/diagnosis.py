@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
@@ -35,7 +34,6 @@ class DoctorConfig(ReportConfig):
     calls: CallsConfig = CallsConfig()
     samples: int = Field(1, ge=0, description="number of records to show token by token")
     limit: int = Field(1000, ge=1, description="number of records to tokenise")
-    output: Path | None = Field(None, description="a folder for the settings, the report and the ledger")
 
 
 # Template errors and the like come by the thousand or not at all; a few examples are enough.

@@ -16,6 +16,9 @@ from bough.config.flags import plain_type
 from bough.config.problems import named
 from bough.config.yaml_file import read_value
 
+# Agents that are not models.
+BASELINES = ("expert", "random")
+
 
 def is_server(name: str) -> bool:
     """Whether a model is named by the address of a server."""

@@ -14,6 +14,10 @@ from bough.errors import InputError, did_you_mean
 from bough.ledger import plural
 
 NAMED = re.compile(r"`(\w+)`")
+# Settings of earlier versions, and why they went.
+REMOVED = dict.fromkeys(
+    ("watch_drop", "watch_growth", "watch_entropy", "watch_kl"), "the watch has fixed limits; --no-watch turns it off"
+)
 RULES = {
     "int": "it must be a whole number",
     "float": "it must be a number",
@@ -124,6 +128,8 @@ def on_command_line(leaf: Leaf) -> str:
 
 def _unknown(config: type[BaseModel], where: tuple[int | str, ...], key: str, spell: Callable[[str], str]) -> str:
     known = leaves(config).get(str(where[-1]))
+    if known is None and (why := REMOVED.get("_".join(map(str, where)))):
+        return f"{key} was removed: {why}"
     if len(where) > 1:
         if known is not None and known.part is not None:
             return f"{key} is not a setting; did you mean {known.nested}?"
