@@ -167,7 +167,7 @@ FREE = {
     *leaves(MachineConfig).keys() - {"bf16", "fp16"},
     *("adapter", "merge_lora", "lora_dropout"),  # the weights are compared themselves
     *("updates", "concurrency", "retries", "watch", *leaves(ClusterConfig), "learners"),
-    *("clip_low", "clip_high", "dual_clip", "kl_coef", "averaging"),
+    *("clip_low", "clip_high", "dual_clip", "kl_coef", "averaging", "constant_length"),
     *("teacher", "key_variable", "beta", "base_url", "engine_options"),
 }
 
