@@ -168,7 +168,7 @@ FREE = {
     *("adapter", "merge_lora", "lora_dropout"),  # the weights are compared themselves
     *("updates", "concurrency", "retries", "watch", *leaves(ClusterConfig), "learners"),
     *("clip_low", "clip_high", "dual_clip", "kl_coef", "averaging", "constant_length"),
-    *("teacher", "key_variable", "beta", "base_url", "engine_options"),
+    *("teacher", "server_model", "key_variable", "beta", "base_url", "engine_options"),
 }
 
 
