@@ -9,23 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from bough.config.groups import SamplingConfig
-from bough.engines.base import ContextFullError
-from bough.engines.vllm import VLLMEngine, adapter_rank, engine_arguments, sampling_arguments
+from bough.engines.vllm import VLLMEngine, adapter_rank, engine_arguments
 from bough.errors import InputError
 
 
 def adapter(folder: Path, settings: object) -> Path:
     (folder / "adapter_config.json").write_text(json.dumps(settings))
     return folder
-
-
-def test_an_answer_ends_where_the_context_does():
-    sampling = SamplingConfig(max_new_tokens=7)
-    assert sampling_arguments(sampling, 1, [], room=3)["max_tokens"] == 3
-    for room in (0, -5):
-        with pytest.raises(ContextFullError):
-            sampling_arguments(sampling, 1, [], room=room)
 
 
 def test_the_rank_of_an_adapter_is_its_largest(tmp_path):

@@ -3,9 +3,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
 
-from bough.engines.local.adapters import Slots
+from bough.engines.local.adapters import Fold, Joined, Slots, base, folded, pays, rounded_at_random
 from bough.engines.local.engine import LocalEngine
-from bough.engines.local.fold import Fold, Joined, base, folded, pays, rounded_at_random
 from bough.errors import InputError
 from bough.policy.adapters import ACTOR, Lora, LoraPair
 from bough.policy.policy import Policy

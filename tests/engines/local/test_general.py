@@ -131,29 +131,6 @@ async def test_attempts_at_one_task_read_its_prompt_once(policy):
     assert_plain(policy, [(start, i, SAMPLING, one) for i, one in enumerate(drawn)])
 
 
-def test_a_history_that_is_rewritten_continues_from_the_last_prompt_end_that_still_fits(hybrid):
-    """A template that drops the reasoning of earlier turns: the prompt is the same up to the answer."""
-    engine = small_engine(hybrid, layout="general")
-    first = prompt("task", 50)
-    second = [*first, *prompt("answer without its reasoning", 8)]
-    third = [*second[:-3], *prompt("another", 9)]
-
-    async def turns():
-        scheduler, calls = engine.scheduler, []
-        for number, ids in enumerate((first, second, third)):
-            before = scheduler.num_kept
-            drawn = await engine.generate("e", ids, sampling=SAMPLING, seed=number, stop_ids=[])
-            calls.append((ids, number, SAMPLING, drawn))
-            kept.append(scheduler.num_kept - before)
-        return calls
-
-    kept: list[int] = []
-    (calls,) = run(engine, turns())
-    # The end of the first prompt, whose last token is read again: a draw follows from it.
-    assert kept == [0, 49, 49]
-    assert_plain(hybrid, calls)
-
-
 def in_turn(engine, *asked):
     """Calls one after the other; what each drew."""
 

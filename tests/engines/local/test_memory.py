@@ -8,41 +8,27 @@ CPU = torch.device("cpu")
 GIB = 1 << 30
 
 
-@pytest.fixture
-def machine(tmp_path, monkeypatch):
-    """A machine with 8 GiB available, in a container that may take 6 GiB and has 2; call it to write other files."""
-    monkeypatch.setattr(reader, "Path", lambda path: tmp_path / path.lstrip("/"))
-    places = {
-        "meminfo": tmp_path / "proc/meminfo",
-        "most": tmp_path / "sys/fs/cgroup/memory.max",
-        "used": tmp_path / "sys/fs/cgroup/memory.current",
-    }
-
-    def write(**files):
-        for name, text in files.items():
-            places[name].parent.mkdir(parents=True, exist_ok=True)
-            places[name].unlink(missing_ok=True)
-            if text is not None:
-                places[name].write_text(text)
-
-    available = "MemTotal: 33554432 kB\nMemFree: 1024 kB\nMemAvailable: 8388608 kB\n"
-    write(meminfo=available, most=f"{6 * GIB}\n", used=f"{2 * GIB}\n")
-    return write
+AVAILABLE = "MemTotal: 33554432 kB\nMemFree: 1024 kB\nMemAvailable: 8388608 kB\n"
 
 
 @pytest.mark.parametrize(
-    ("files", "expected"),
+    ("meminfo", "most", "used", "expected"),
     [
-        ({}, 2),  # what the container may still take
-        ({"meminfo": "MemTotal: 33554432 kB\nMemAvailable: 1048576 kB\n"}, 0.5),
-        ({"most": "max\n"}, 4),  # no limit: what is available counts
-        ({"most": None}, 4),
-        ({"used": f"{7 * GIB}\n"}, 0),
-        ({"meminfo": None, "most": None}, 4),  # a machine that does not say is taken for a laptop with 8 GiB
+        (AVAILABLE, f"{6 * GIB}\n", f"{2 * GIB}\n", 2),  # what the container may still take
+        ("MemTotal: 33554432 kB\nMemAvailable: 1048576 kB\n", f"{6 * GIB}\n", f"{2 * GIB}\n", 0.5),
+        (AVAILABLE, "max\n", f"{2 * GIB}\n", 4),  # no limit: what is available counts
+        (AVAILABLE, None, None, 4),
+        (AVAILABLE, f"{6 * GIB}\n", f"{7 * GIB}\n", 0),
+        (None, None, None, 4),  # a machine that does not say is taken for a laptop with 8 GiB
     ],
 )
-def test_half_of_what_is_free_is_used(machine, files, expected):
-    machine(**files)
+def test_half_of_what_is_free_is_used(tmp_path, monkeypatch, meminfo, most, used, expected):
+    monkeypatch.setattr(reader, "Path", lambda path: tmp_path / path.lstrip("/"))
+    files = {"proc/meminfo": meminfo, "sys/fs/cgroup/memory.max": most, "sys/fs/cgroup/memory.current": used}
+    for name, text in files.items():
+        if text is not None:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
     assert free_bytes(CPU) == expected * GIB
 
 

@@ -115,13 +115,6 @@ async def test_a_stop_text_is_cut_off_and_stays_away_from_the_history():
     assert call is not None and call.text == "an answer END", "the tokens are what was sampled"
 
 
-async def test_other_tools_are_another_conversation():
-    session = session_on(FakeEngine())
-    first = await said(session, ask("one", tools=[TOOL]))
-    await said(session, ask("one", first, "two"))
-    assert parents(session) == [None, None]
-
-
 async def test_a_closed_session_cancels_what_is_in_flight_and_refuses_the_rest():
     session = session_on(engine := FakeEngine(gate=asyncio.Event()))
     waiting = asyncio.create_task(session.answer(ask("one")))
