@@ -66,8 +66,8 @@ def fill(folder: Path, records: int) -> int:
 
 
 @contextmanager
-def serving(folder: Path, cache: Path) -> Iterator[tuple[str, FolderAnswers]]:
-    answers = FolderAnswers(Index(Root(folder), cache))
+def serving(folder: Path) -> Iterator[tuple[str, FolderAnswers]]:
+    answers = FolderAnswers(Index(Root(folder)))
     listening = listen("127.0.0.1", 0)
     app = make_app(answers, door("127.0.0.1", remote=False, token=None))
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="on", timeout_graceful_shutdown=1))
@@ -111,16 +111,14 @@ def lists(answers: FolderAnswers, rounds: int) -> dict[str, list[float]]:
 
 async def measure(folder: Path, rounds: int) -> tuple[float, list[tuple[str, list[float]]]]:
     """Seconds until the first index was complete, and the milliseconds of everything."""
-    cache = folder.parent / "index.sqlite"
     tab = await Tab.open()
     try:
         begun = time.monotonic()
-        with serving(folder, cache) as (address, answers):
+        with serving(folder) as (address, answers):
             cold = await pages(tab, address, 5)
             while answers.index.busy:
                 await asyncio.sleep(0.05)
             indexed = time.monotonic() - begun
-        with serving(folder, cache) as (address, answers):
             warm = await pages(tab, address, rounds)
             asked = lists(answers, rounds)
     finally:

@@ -1,9 +1,5 @@
 """Data and environments, checked before they cost time."""
 
-from pathlib import Path
-
-import pytest
-
 import bough
 from bough.commands.doctor import importable_name
 from tests.blocks import ROOT
@@ -25,13 +21,6 @@ def test_the_doctor_fails_data_without_a_trained_token():
     assert not found.ok and "FAIL" in repr(found)
 
 
-def test_the_doctor_fails_a_file_with_a_bad_row(tmp_path: Path):
-    file = tmp_path / "pairs.jsonl"
-    file.write_text(PAIRS.read_text() + "{\n")
-    found = bough.doctor(file, "tiny")
-    assert not found.ok and f"{file}:15" in repr(found) and found.report["rows"]["dropped"] == {"not_json": 1}
-
-
 def test_an_environment_class_is_checked_in_another_process_too():
     assert importable_name(CopyLetter) == "tests.commands.letters:CopyLetter"
     assert bough.check(CopyLetter, tasks=2).problems == []
@@ -45,8 +34,3 @@ def test_a_class_inside_a_function_is_checked_in_this_process():
     assert importable_name(Forgetful) is None
     [problem] = bough.check(Forgetful, tasks=1).problems
     assert "expert" in problem
-
-
-def test_a_setting_that_does_not_exist_is_named():
-    with pytest.raises(bough.InputError, match=r"bough\.check\(\) has 1 problem"):
-        bough.check(CopyLetter, task=1)

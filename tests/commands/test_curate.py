@@ -54,11 +54,6 @@ def test_nothing_found_is_an_empty_list_that_says_why():
     assert found == [] and "only_successes" in repr(found)
 
 
-def test_pairs_have_a_kind_of_their_own(played: list[bough.Trajectory]):
-    with pytest.raises(bough.InputError, match="there is no trajectory"):
-        bough.groups(bough.pairs(played))
-
-
 def test_corrections_by_the_expert_are_trained_on(played: list[bough.Trajectory], tmp_path: Path):
     expert = bough.collect("expert", WriteLetter, tasks=2)
     found = bough.corrections(played, environment=WriteLetter, mix=expert, output=tmp_path / "corrections.jsonl")

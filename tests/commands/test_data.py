@@ -19,14 +19,6 @@ def mixed(tmp_path: Path) -> Path:
     return path
 
 
-def test_stats_count_what_the_file_holds(capsys: pytest.CaptureFixture[str]):
-    assert main(["data", "stats", str(EXAMPLES / "household-pairs.jsonl")]) == 0
-    shown = capsys.readouterr().out
-    assert "roundwise-dpo" in shown
-    assert "14 pair" in shown
-    assert "loop_prev_action" in shown
-
-
 def test_stats_of_a_file_with_bad_rows_counts_them_by_reason(mixed: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["data", "stats", str(mixed)]) == 0
     captured = capsys.readouterr()
@@ -63,11 +55,6 @@ def test_reports_on_a_file_are_one_json_object(mixed: Path, capsys: pytest.Captu
     assert main(["data", "formats", "--json"]) == 0
     formats = {one["name"]: one["write"] for one in json.loads(capsys.readouterr().out)["formats"]}
     assert formats["bough"] is True and formats["alpaca"] is False
-
-
-def test_validate_of_a_good_file_exits_0(capsys: pytest.CaptureFixture[str]):
-    assert main(["data", "validate", str(EXAMPLES / "household.jsonl")]) == 0
-    assert "5 good, 0 bad" in capsys.readouterr().out
 
 
 def test_an_empty_file_is_an_input_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -149,10 +136,3 @@ def test_show_does_not_let_a_record_drive_the_terminal(tmp_path: Path, capsys: p
     shown = capsys.readouterr().out
     assert "\x1b" not in shown and "\x07" not in shown
     assert "[bold]markup[/bold]" in shown
-
-
-def test_formats_lists_what_can_be_read_and_written(capsys: pytest.CaptureFixture[str]):
-    assert main(["data", "formats"]) == 0
-    shown = capsys.readouterr().out
-    for name in ("bough", "trl", "openai", "sharegpt", "roundwise-dpo", "knowlyr-sft", "knowlyr-dpo", "knowlyr-grpo"):
-        assert name in shown

@@ -1,13 +1,10 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
 from bough.cli import main
-from bough.errors import BoughError
 
 EXAMPLES, SAMPLES = Path(__file__).parents[2] / "examples", Path(__file__).parents[1] / "samples"
 
@@ -74,29 +71,6 @@ def test_models_play_and_are_compared(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(words) == 0
     again = capsys.readouterr()
     assert again.out == shown.out and "random: 0 episodes to play, 30 already recorded" in again.err
-
-
-def test_what_begins_is_said_before_anything_is_loaded(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("bough.commands.evaluate.contest", Mock(side_effect=BoughError("nothing was loaded")))
-    monkeypatch.setattr("bough.evaluation.held_out.measure", Mock(side_effect=BoughError("nothing was loaded")))
-    output = ["-o", str(tmp_path / "e")]
-    assert main(["eval", "--model", "random", "expert", *COUNTING, "--tasks", "30", *output]) == 1
-    assert capsys.readouterr().err.splitlines() == [
-        f"▸ playing 30 tasks of {COUNTING[1]} with random, expert; episodes go to {tmp_path / 'e'}",
-        "Error: nothing was loaded",
-    ]
-    file = SAMPLES / "trl_messages.jsonl"
-    assert main(["eval", "--model", "tiny", "--eval-file", str(file), *output]) == 1
-    said = f"▸ measuring tiny on {file}; the report goes to {tmp_path / 'e'}"
-    assert capsys.readouterr().err.splitlines() == [said, "Error: nothing was loaded"]
-
-
-def test_other_settings_need_another_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    words = ["eval", "--model", "expert", *COUNTING, "--tasks", "2", "-o", str(tmp_path)]
-    assert main(words) == 0
-    assert main([*words, "--seed", "1"]) == 2
-    assert "seed was 0, now 1" in capsys.readouterr().err
-    assert main([*words, "--seed", "1", "--overwrite"]) == 0
 
 
 def test_lost_episodes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -42,10 +42,6 @@ def test_a_class_that_is_defined_again_replaces_the_first():
     assert issubclass(find("Again"), second) and not issubclass(find("Again"), first)
 
 
-def test_a_name_stays_a_name():
-    assert environment_name("household") == "household"
-
-
 def test_an_object_of_the_class_is_refused():
     with pytest.raises(bough.InputError, match="give the class itself"):
         environment_name(WriteLetter(bough.Task(id="a")))  # type: ignore[arg-type]

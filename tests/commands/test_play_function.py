@@ -25,13 +25,6 @@ def test_settings_are_those_of_the_command_and_a_running_loop_is_no_obstacle():
         bough.play(Counting, [], task="nine")
 
 
-def test_without_actions_a_person_is_asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    typed = iter(["1", "2"])
-    monkeypatch.setattr("builtins.input", lambda prompt: next(typed))
-    assert bough.play(Counting)[-1].success is True
-    assert capsys.readouterr().out.rstrip().endswith("— success")
-
-
 def test_one_text_is_not_a_list_of_actions():
     with pytest.raises(bough.InputError, match="actions are a list of texts"):
         bough.play(Counting, "12")

@@ -1,11 +1,9 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from bough.cli import main
-from bough.commands import run as run_module
 from bough.config.groups import CollectConfig
 from bough.config.parts import flattened
 from tests.report import folders
@@ -82,19 +80,3 @@ def test_settings_are_printed_as_in_a_recipe(tmp_path: Path, capsys: Any):
     on_file = yaml.safe_load((tmp_path / "mine" / "01-collect" / "config.yaml").read_text())
     assert on_file.pop("command") == "collect"
     assert settings == flattened(CollectConfig, on_file)
-
-
-@pytest.mark.parametrize(
-    ("found", "started_as", "said"),
-    [
-        ("/usr/bin/bough", "/usr/bin/bough", "bough"),
-        (None, "/opt/venv/bin/bough", "/opt/venv/bin/bough"),
-        (None, "/src/bough/__main__.py", "python -m bough"),
-    ],
-)
-def test_the_command_to_view_a_run_can_be_copied(
-    found: str | None, started_as: str, said: str, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("shutil.which", lambda _: found)
-    monkeypatch.setattr("sys.argv", [started_as])
-    assert run_module._bough() == said

@@ -125,16 +125,6 @@ def test_a_server_in_front_of_a_server_records_the_same_tokens(model: bough.Load
     assert one.logprobs == pytest.approx(other.logprobs) and len(one.completion_ids) == 4
 
 
-def test_a_seed_repeats_a_reply(model: bough.LoadedModel, tmp_path: Path):
-    with bough.serve(model, tmp_path, max_new_tokens=5) as server:
-        ai = client_of(server.base_url)
-        replies = [
-            ai.chat.completions.create(model="any", messages=[user("Hi")], seed=seed).choices[0].message.content  # type: ignore[list-item]
-            for seed in (1, 1, 2)
-        ]
-    assert replies[0] == replies[1] != replies[2]
-
-
 def test_a_folder_of_another_model_is_refused(model: bough.LoadedModel, tmp_path: Path):
     bough.serve(model, tmp_path).close()
     with pytest.raises(bough.InputError, match="recorded with different settings"):
@@ -174,19 +164,3 @@ def test_an_agents_run_that_was_cut_short_ends_in_the_same_bits(tmp_path: Path):
     lines = [list(MetricsFile.read(tmp_path / name / "metrics.jsonl"))[-1] for name in ("whole", "cut")]
     assert lines[0]["loss"] == lines[1]["loss"] and lines[0]["reward"] == lines[1]["reward"]
     assert lines[0]["turns"] == 2
-
-
-def test_pairs_of_rounds_leave_branches_out():
-    def turn(reply: str, prompt: str | None = None) -> bough.Turn:
-        aside = None if prompt is None else [bough.Message(role="user", content=prompt)]
-        return bough.Turn(reply=bough.Message(role="assistant", content=reply), prompt=aside)
-
-    def episode(name: str, reply: str, success: bool) -> bough.Trajectory:
-        turns = [turn(f"a note of {name}", prompt=f"summarise {name}"), turn(reply)]
-        start = [bough.Message(role="user", content="Go.")]
-        return bough.Trajectory(id=name, task=bough.Task(id="t"), start=start, turns=turns, success=success)
-
-    played = [episode("won", "left", True), episode("lost", "right", False)]
-    [pair] = bough.pairs(played, kinds=["parting"])
-    assert (pair.chosen[0].reply.content, pair.rejected[0].reply.content) == ("left", "right")
-    assert [message.content for message in pair.start] == ["Go."]

@@ -6,7 +6,6 @@ import pytest
 
 import bough
 from bough.config.groups import CollectConfig
-from bough.config.keywords import make_config
 
 FUNCTIONS = [name for name in bough.__all__ if inspect.isfunction(getattr(bough, name))]
 
@@ -35,11 +34,6 @@ def test_the_docstring_ends_with_the_help_of_the_settings():
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_function_says_what_it_does(name: str):
     assert len((getattr(bough, name).__doc__ or "").split()) > 5
-
-
-def test_what_the_parameters_stand_for_overrides_nothing_else():
-    config = make_config(CollectConfig, "collect", {"tasks": 2}, environment="household", output="x")
-    assert config.tasks == 2 and config.environment.name == "household"
 
 
 def test_what_is_a_parameter_or_belongs_to_the_command_line_is_no_setting():

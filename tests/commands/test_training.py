@@ -52,12 +52,6 @@ def test_a_trained_model_is_where_the_next_stage_starts(expert: list[bough.Traje
     assert "preference_accuracy_over_reference" in found  # what it started from is still there
 
 
-def test_a_loaded_model_is_trained_from_its_weights(expert: list[bough.Trajectory]):
-    model = bough.load("tiny", lora=bough.Lora(r=4))
-    trained = bough.sft(model, expert, lora_r=4, lora_alpha=32, **SHORT)
-    assert trained.name == "tiny+sft" and trained.report["step"] == 2
-
-
 def test_grpo_learns_from_groups_with_a_reward_of_ones_own():
     played = bough.collect("tiny", WriteLetter, tasks=2, attempts=4, max_new_tokens=6)
     trained = bough.grpo("tiny", bough.groups(played, rewards=[length]), max_steps=1)
@@ -73,13 +67,6 @@ def test_grpo_plays_in_a_class_inside_a_running_loop():
 
     trained = asyncio.run(notebook())
     assert trained.metrics[0]["reward/length"] > 0 and trained.metrics[0]["episodes"] >= 8
-
-
-def test_settings_that_contradict_each_other_are_named():
-    with pytest.raises(bough.InputError, match=r"bough\.grpo\(\) has 1 problem"):
-        bough.grpo("tiny")
-    with pytest.raises(bough.InputError, match="is not a setting; did you mean learning_rate"):
-        bough.sft("tiny", PAIRS, learning_rte=1.0)
 
 
 def test_records_of_the_wrong_kind_are_refused(expert: list[bough.Trajectory]):

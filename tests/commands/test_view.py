@@ -1,19 +1,19 @@
-import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
 
+import bough
 from bough.cli import main
 from tests.report.viewer.samples import pair, trajectory, write
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("BOUGH_CACHE", str(tmp_path / "cache"))
+def run(tmp_path: Path) -> Path:
     write(tmp_path / "run/a.jsonl", trajectory("a#0", ["look"]), trajectory("a#1", ["go"], False), pair(["a"], ["b"]))
     return tmp_path / "run"
 
@@ -34,23 +34,33 @@ def test_another_address_than_loopback_is_refused_without_the_flag(run: Path, ca
     assert "--allow-remote" in capsys.readouterr().err
 
 
-def test_a_folder_that_is_not_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["view", str(tmp_path / "missing")]) == 2
-    assert "no such file or folder" in capsys.readouterr().err
+def wait_for(address: str) -> None:
+    end = time.monotonic() + 120
+    while b'"trajectory":2' not in (body := urlopen(f"{address}api/overview", timeout=60).read()):
+        assert time.monotonic() < end, body
+        time.sleep(0.1)
 
 
 def test_the_command_serves_until_it_is_interrupted(run: Path):
-    command = [sys.executable, "-m", "bough", "view", str(run), "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
-    try:
+    command = [sys.executable, "-u", "-m", "bough", "view", str(run), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        lines = [process.stdout.readline().strip() for _ in range(2)]
-        address = lines[1]
+        address = [process.stdout.readline().strip() for _ in range(2)][1]
         assert address.startswith("http://127.0.0.1:") and "token" not in address
-        end = time.monotonic() + 120
-        while b'"trajectory":2' not in (body := urlopen(f"{address}api/overview", timeout=60).read()):
-            assert time.monotonic() < end, body
-            time.sleep(0.1)
-    finally:
+        wait_for(address)
         process.terminate()
-        process.wait(120)
+
+
+def test_a_folder_is_served_until_the_viewer_is_closed(run: Path):
+    with bough.view(run) as viewer:
+        assert viewer.address.startswith("http://127.0.0.1:") and viewer.address in repr(viewer)
+        wait_for(viewer.address)
+    with pytest.raises(URLError):
+        urlopen(viewer.address, timeout=2)
+
+
+def test_the_function_writes_the_same_page(run: Path, tmp_path: Path):
+    written = bough.export_page(run, tmp_path / "page.html", max_records=1)
+    assert (written.records, written.left_out) == (2, 1)
+    with pytest.raises(bough.InputError, match="exists"):
+        bough.export_page(run, tmp_path / "page.html")

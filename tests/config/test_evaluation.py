@@ -35,7 +35,7 @@ def test_the_settings_read_back_to_the_same(tmp_path: Path):
         ({"eval_file": "a.jsonl", "attempts": 2}, "--attempts only has a meaning with --environment"),
         ({"eval_file": "a.jsonl", "model": ["a", "b"]}, "--eval-file takes one model, not 2"),
         ({"eval_file": "a.jsonl", "output": "/"}, "--output / is a folder"),
-        ({"environment": "household", "output": "o", "model": ["a", "a"]}, "--model a is given twice"),
+        ({"environment": "household", "output": "o", "model": ["a", "a"]}, "a model is given twice"),
         ({"environment": "household", "output": "o", "model": ["a", "b"], "adapter": "c"}, "--adapter needs a single"),
         ({"environment": "household", "output": "o", "attempts": 4}, "--attempts 4 at temperature 0"),
     ],

@@ -45,13 +45,6 @@ class Counter(ToolEnvironment):
         return {}["missing"]
 
 
-class Paying(Counter):
-    @tool
-    def pay(self, amount: float) -> str:
-        """Pays."""
-        return f"Paid {amount}."
-
-
 class Answering(Counter):
     async def answer(self, text: str) -> Observation:
         return Observation.end(success=text == "5")
@@ -81,11 +74,6 @@ def test_calls_as_data_and_as_text_do_the_same():
         assert observation.messages == (Message(role="tool", name="add", content='{"total":2}'),)
         assert observation.error is None and not observation.done
         assert observation.action == tool_calls.call_text(call("add", number=2))
-
-
-def test_a_result_has_the_id_of_its_call():
-    observation = played(said(ToolCall(name="reset", id="abcdefghi"), call("reset")))[1]
-    assert [message.tool_call_id for message in observation.messages] == ["abcdefghi", None]
 
 
 def test_several_calls_run_in_order_until_the_end():
@@ -118,11 +106,6 @@ def test_what_an_agent_writes_is_its_mistake_and_not_the_environments(number: st
     assert observation.error == "malformed" and "The tool call is not JSON" in observation.text
 
 
-def test_a_number_too_large_for_its_parameter_is_refused():
-    observation = played(said(call("pay", amount=10**400)), environment_class=Paying)[1]
-    assert observation.error == "tool_misuse" and "finite" in observation.text
-
-
 def test_the_answer_to_a_wrong_call_stays_short():
     long, many = call("x" * 100_000), call("add", **{"k" * 1000 + str(number): 1 for number in range(2000)})
     for wrong in (long, many):
@@ -139,7 +122,7 @@ def test_a_reply_without_a_call_is_invalid_unless_the_author_takes_answers():
 
 
 def test_experts_and_people_write_calls_of_tools_that_exist():
-    with pytest.raises(InputError, match=r"test_tools\.py:\d+: Counter has no tool 'ad'; the tools are add, reset"):
+    with pytest.raises(InputError, match=r"Counter has no tool 'ad'; the tools are add, reset"):
         Counter(Task(id="t")).call("ad", number=1)
     assert Counter(Task(id="t")).call("add", number=1) == tool_calls.call_text(call("add", number=1))
     environment = Counter(Task(id="t"))

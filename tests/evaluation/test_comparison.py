@@ -34,12 +34,6 @@ def test_a_p_value_of_alpha_is_not_significant():
     assert found.alpha == 0.05 and not replace(found, adjusted_p=0.05).significant
 
 
-def test_the_other_way_round_is_the_same_with_another_sign():
-    [there], [back] = compare([A, B]), compare([B, A])
-    assert there.success.mean == -back.success.mean and there.success.p == back.success.p
-    assert (there.better, there.worse) == (back.worse, back.better)
-
-
 def test_several_attempts_are_compared_by_task():
     [found] = compare([result("a", "00 10 00 11 01 00"), result("b", "11 11 10 11 11 01")])
     differences = [1.0, 0.5, 0.5, 0.0, 0.5, 0.5]
@@ -52,14 +46,6 @@ def test_unknown_and_unmatched_episodes_are_left_out_and_counted():
     [found] = compare([result("a", binary("1?00")), result("b", binary("11?01"))])
     assert (found.tasks, found.left_out) == (2, 3)
     assert found.rates == (0.5, 0.5)
-
-
-def test_what_either_side_lost_is_left_out():
-    first, second = result("a", binary("1" * 10)), result("b", binary("1" * 10))
-    first = first.model_copy(update={"outcomes": first.outcomes[1:]})
-    second = second.model_copy(update={"outcomes": second.outcomes[:-1]})
-    [found] = compare([first, second])
-    assert (found.episodes, found.left_out) == (8, 2)
 
 
 def test_a_lost_episode_counts_against_either_direction():
@@ -105,7 +91,7 @@ def test_a_comparison_that_cannot_be_made_may_be_left_out_and_counts_for_nothing
 
 
 def test_attempts_are_matched_one_by_one():
-    pairs = matched(result("a", "1? 0"), result("b", "01 1"))
+    pairs, _ = matched(result("a", "1? 0"), result("b", "01 1"))
     assert task_differences(pairs) == [-1.0, 1.0]
 
 
@@ -155,15 +141,6 @@ def test_other_tasks_are_refused():
         compare([A, renamed])
     with pytest.raises(InputError, match="no task has a known outcome for both"):
         compare([A, result("b", binary("??"))])
-
-
-def test_one_model_has_nobody_to_be_compared_with():
-    assert compare([A]) == []
-
-
-def test_as_json_it_says_whether_it_is_significant():
-    found = compare([A, B])[0].to_json()
-    assert found["significant"] is True and found["success"]["interval"]["low"] > 0 and found["rates"][1] > 0.9
 
 
 def test_copies_are_left_out_and_counted():

@@ -9,7 +9,7 @@ from bough.evaluation.comparison import matched
 from bough.evaluation.gate import alpha_of_round, gate, type_changes
 from bough.evaluation.intervals import anytime_p, looks
 from bough.evaluation.paired import better_p, sign_flip
-from bough.evaluation.results import Lost, ModelResult, Outcome
+from bough.evaluation.results import ModelResult, Outcome
 from tests.evaluation.equal_means import Rates, all_or_nothing, other_spread, rare_losses, sure_and_unsure
 from tests.evaluation.samples import binary, outcomes, result
 from tests.later import Later
@@ -17,29 +17,18 @@ from tests.later import Later
 stats = Later("scipy.stats")
 
 
-def test_five_better_and_none_worse_pass():
+@pytest.mark.parametrize(("better", "p"), [(5, 1 / 32), (4, 1 / 16)])
+def test_five_better_and_none_worse_pass_and_four_do_not(better: int, p: float):
     """One-sided, all of five differing tasks up: 1/32."""
-    found = gate(result("sft", binary("0" * 5 + "1" * 15)), result("dpo", binary("1" * 20)))
-    assert found.promote and found.p == pytest.approx(1 / 32) and found.false_positive_rate == 0.05
-    assert (found.difference, found.tasks) == (0.25, 20)
-    assert "dpo is better: promoted (+25.0 points on 20 tasks, one-sided p = 0.031" in found.reason
-
-
-def test_four_better_do_not_and_the_earlier_one_stays():
-    found = gate(result("sft", binary("0" * 4 + "1" * 16)), result("dpo", binary("1" * 20)))
-    assert not found.promote and found.p == pytest.approx(1 / 16)
-    assert "dpo is not shown to be better: the earlier model is kept" in found.reason
-
-
-def test_worse_is_never_better():
-    found = gate(result("sft", binary("1" * 20)), result("dpo", binary("0" * 20)))
-    assert not found.promote and found.p == 1.0 and found.difference == -1.0
-
-
-def test_a_stricter_gate():
-    before, after = result("a", binary("0" * 5 + "1" * 15)), result("b", binary("1" * 20))
-    found = gate(before, after, alpha=0.01)
-    assert not found.promote and gate(before, after, alpha=found.p).promote  # alpha is the most that p may be
+    before, after = result("sft", binary("0" * better + "1" * (20 - better))), result("dpo", binary("1" * 20))
+    found = gate(before, after)
+    assert found.promote == (better == 5) and found.p == pytest.approx(p) and found.false_positive_rate == 0.05
+    assert (found.difference, found.tasks) == (better / 20, 20)
+    said = "is better: promoted" if better == 5 else "is not shown to be better: the earlier model is kept"
+    assert f"dpo {said} (+{5 * better}.0 points on 20 tasks, one-sided p = 0.0" in found.reason
+    assert gate(before, after, alpha=found.p).promote, "alpha is the most that p may be"
+    worse = gate(after, result("sft", binary("0" * 20)))
+    assert not worse.promote and (worse.p, worse.difference) == (1.0, -1.0)
 
 
 def typed(name: str, **words: str) -> ModelResult:
@@ -88,9 +77,9 @@ def test_a_loss_on_a_type_is_significant_where_its_p_value_is_alpha():
 
 def test_the_change_of_a_type_is_tested_once_unless_it_was_looked_at():
     before, after = typed("a", heat="1" * 6), typed("b", heat="0" * 6)
-    (change,) = type_changes(matched(before, after))
+    (change,) = type_changes(matched(before, after)[0])
     assert change.p == 1 / 64
-    (change,) = type_changes(matched(before, after), sequential=True)
+    (change,) = type_changes(matched(before, after)[0], sequential=True)
     assert change.p == anytime_p([1.0] * 6, one_sided=True) > 1 / 64
 
 
@@ -101,12 +90,6 @@ def test_a_type_that_either_model_names_is_the_tasks_type():
     for before, after in [(lacking, naming), (naming, lacking)]:
         found = gate(before, after, by_type=True)
         assert [(change.type, change.tasks) for change in found.types] == [("cool", 2), ("heat", 2)]
-
-
-def test_a_lost_episode_of_the_new_model_counts_as_a_loss_on_its_type():
-    before, after = typed("a", cool="0" * 20, heat="1" * 6), typed("b", cool="1" * 20, heat="0" * 5)
-    lost = Lost(task="heat t5", type="heat", why="the browser died")
-    assert not gate(before, after.model_copy(update={"lost": [lost]}), by_type=True).promote
 
 
 def test_tasks_without_a_type_are_one_type():
@@ -153,17 +136,6 @@ def test_models_of_equal_means_pass_no_more_often_than_it_says(rates: Rates, tas
             passed += better_p(differences) <= 0.05
     assert passed / runs <= 0.05 + 2 * (0.05 * 0.95 / runs) ** 0.5
     assert flipped / runs > 0.07 or not by_flips
-
-
-def test_the_whole_gate_holds_for_equal_means_too():
-    rng, runs, passed = np.random.default_rng(6), 150, 0
-    for _ in range(runs):
-        words = [
-            " ".join("".join("10"[int(draw)] for draw in rng.random(4) >= rate) for rate in side)
-            for side in all_or_nothing(rng, 20)
-        ]
-        passed += gate(result("a", words[0]), result("b", words[1])).promote
-    assert passed / runs <= 0.05
 
 
 def test_one_task_or_no_difference_never_passes():

@@ -5,7 +5,15 @@ import numpy as np
 import pytest
 
 from bough.evaluation import intervals
-from bough.evaluation.intervals import Interval, mean_interval, rate_interval, wilson
+from bough.evaluation.intervals import (
+    beta_cdf,
+    beta_quantile,
+    bisect,
+    mean_interval,
+    rate_interval,
+    student_quantile,
+    wilson,
+)
 from tests.later import Later
 
 stats = Later("scipy.stats")
@@ -36,58 +44,26 @@ def test_wilson_covers_95_percent_on_average_over_rates(trials: int):
     assert min(coverage) > 0.92
 
 
-@pytest.mark.parametrize(("rate", "trials"), [(0.1, 200), (0.4, 100), (0.7, 50), (0.6, 400), (0.9, 400)])
-def test_simulated_evaluations_are_covered_95_times_in_100(rate: float, trials: int):
-    """50,000 simulated evaluations each; the true coverage of these cells is within a point of 95%."""
-    counts = np.random.default_rng(1).binomial(trials, rate, size=50_000)
-    inside = {count: rate in Interval(*wilson(count, trials), 0.95, "") for count in set(counts.tolist())}
-    assert abs(np.mean([inside[count] for count in counts.tolist()]) - 0.95) < 0.01
-
-
-def test_one_attempt_a_task_gives_wilson():
-    found = rate_interval([1.0] * 7 + [0.0] * 33, 40)
-    assert found is not None and found.method == "Wilson"
-    assert (found.low, found.high) == wilson(7, 40)
-
-
-def test_attempts_that_agree_are_worth_one_each():
-    """Forty tasks tried four times, always with the same end: still about forty observations, not 160."""
-    values = [1.0] * 20 + [0.0] * 20
-    clustered = rate_interval(values, 160)
-    assert clustered is not None and "clustered" in clustered.method
-    critical = stats.t.ppf(0.975, 39)
-    assert (clustered.low, clustered.high) == pytest.approx(wilson(20, 40, critical=critical))
-
-
-def test_attempts_that_agree_no_more_than_chance_are_worth_all():
-    found = rate_interval([0.5] * 40, 160)
-    assert found is not None
-    assert (found.low, found.high) == pytest.approx(wilson(80, 160, critical=stats.t.ppf(0.975, 39)))
-
-
-def test_the_spread_between_tasks_sets_the_effective_number():
-    values = [1.0, 0.5, 0.5, 0.0]  # mean 1/2, variance 1/6: (1/4) · 4 / (1/6) = 6 effective episodes
-    found = rate_interval(values, 8)
-    assert found is not None
-    assert (found.low, found.high) == pytest.approx(wilson(3, 6, critical=stats.t.ppf(0.975, 3)))
-
-
-def test_two_tasks_have_a_spread():
-    found = rate_interval([1.0, 0.5], 8)  # mean 3/4, variance 1/8: (3/16) · 2 / (1/8) = 3 effective episodes
-    assert found is not None
-    assert (found.low, found.high) == pytest.approx(wilson(2.25, 3, critical=stats.t.ppf(0.975, 1)))
-
-
-def test_attempts_at_one_task_are_all_that_is_known():
-    found = rate_interval([0.5], 4)
-    assert found is not None
-    assert (found.low, found.high) == pytest.approx(proportion.proportion_confint(2, 4, method="wilson"))
-
-
-def test_all_solved_is_no_certainty_however_often_tried():
-    found = rate_interval([1.0] * 10, 80)
-    assert found is not None and found.high == 1.0
-    assert found.low == pytest.approx(wilson(10, 10, critical=stats.t.ppf(0.975, 9))[0])
+@pytest.mark.parametrize(
+    ("values", "episodes", "successes", "effective"),
+    [
+        ([1.0] * 7 + [0.0] * 33, 40, 7, 40),  # one attempt a task is Wilson's
+        ([1.0] * 20 + [0.0] * 20, 160, 20, 40),  # attempts that agree are worth one each
+        ([0.5] * 40, 160, 80, 160),  # attempts that agree no more than chance are worth all
+        ([1.0, 0.5, 0.5, 0.0], 8, 3, 6),  # mean 1/2, variance 1/6: (1/4) · 4 / (1/6) = 6 effective episodes
+        ([1.0, 0.5], 8, 2.25, 3),  # mean 3/4, variance 1/8: (3/16) · 2 / (1/8) = 3 effective episodes
+        ([0.5], 4, 2, 4),  # attempts at one task are all that is known
+        ([1.0] * 10, 80, 10, 10),  # all solved is no certainty however often tried
+    ],
+)
+def test_the_spread_between_tasks_sets_the_effective_number(
+    values: list[float], episodes: int, successes: float, effective: int
+):
+    found = rate_interval(values, episodes)
+    clustered = episodes > len(values)
+    critical = stats.t.ppf(0.975, len(values) - 1) if clustered and len(values) > 1 else None
+    assert found is not None and ("clustered" in found.method) == clustered
+    assert (found.low, found.high) == pytest.approx(wilson(successes, effective, critical=critical))
 
 
 @pytest.mark.parametrize(("a", "b"), [(0.5, 0.5), (2, 2), (1, 4), (30, 30)])
@@ -148,6 +124,26 @@ def test_the_interval_of_a_mean_follows_a_skew():
     assert found.low == pytest.approx(stats.t.interval(0.95, 49, 1.0, stats.sem([0.0] * 45 + [10.0] * 5))[0])
 
 
-def test_a_mean_has_the_same_interval_whatever_the_order_of_the_values():
-    values = [math.sin(number) for number in range(30)]
-    assert mean_interval(values) == mean_interval(values[::-1])
+@pytest.mark.parametrize(("a", "b"), [(1, 1), (0.5, 0.5), (3, 7), (0.5, 200), (400, 600), (12.5, 0.5)])
+@pytest.mark.parametrize("x", [0.0, 1e-9, 0.01, 0.3, 0.5, 0.77, 0.999, 1.0])
+def test_the_beta_distribution_is_scipys(a: float, b: float, x: float):
+    assert beta_cdf(x, a, b) == pytest.approx(stats.beta.cdf(x, a, b), rel=1e-10, abs=1e-14)
+
+
+@pytest.mark.parametrize("probability", [0.001, 0.025, 0.5, 0.8, 0.975])
+@pytest.mark.parametrize(("a", "b"), [(1, 9), (50, 3), (0.5, 4.5), (700, 300)])
+def test_beta_quantiles_are_scipys(probability: float, a: float, b: float):
+    assert beta_quantile(probability, a, b) == pytest.approx(stats.beta.ppf(probability, a, b), rel=1e-9)
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 5, 30, 499])
+@pytest.mark.parametrize("probability", [0.01, 0.5, 0.9, 0.975, 0.999])
+def test_students_quantiles_are_scipys(degrees: int, probability: float):
+    assert student_quantile(probability, degrees) == pytest.approx(
+        stats.t.ppf(probability, degrees), rel=1e-8, abs=1e-9
+    )
+
+
+def test_a_crossing_is_found_by_halving():
+    for low, high in [(0.0, 2.0), (1.0, 2.0)]:
+        assert bisect(lambda x: x * x - 2.0, low, high) == pytest.approx(2**0.5, abs=1e-15)

@@ -33,11 +33,6 @@ def test_kinds_of_errors_are_in_the_order_of_their_names():
     assert list(found.errors.items()) == [("malformed", 1), ("unknown_action", 2)]
 
 
-def test_a_row_without_a_number_is_the_first_attempt():
-    row = Outcome(task="t", digest="d", success=True)
-    assert row.attempt == Outcome.of(trajectory(id="t#0")).attempt == 0
-
-
 def test_mistakes_that_rules_see_are_counted_once_a_turn():
     def turn(action: str, answer: str) -> Turn:
         said = [Message(role="user", content=answer)]
@@ -90,12 +85,6 @@ def test_tasks_of_one_name_are_told_apart_by_their_content():
     assert digest(task) == digest(task.model_copy(update={"id": "other"}))
     for change in ({"seed": 2}, {"data": {"page": "b"}}, {"environment": "household"}):
         assert digest(task) != digest(task.model_copy(update=change))
-
-
-def test_values_are_gathered_by_task_and_unknown_ones_left_out():
-    values = by_task(outcomes("10 ?1 ??"), lambda outcome: outcome.success)
-    assert values == {"t0": [1.0, 0.0], "t1": [1.0]}
-    assert means(values) == [0.5, 1.0]
 
 
 def test_tasks_of_one_family_count_as_one_task():

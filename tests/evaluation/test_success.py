@@ -1,8 +1,10 @@
+from itertools import combinations
+
 import pytest
 
 from bough.evaluation.intervals import confidence_sequence, rate_interval, wilson
 from bough.evaluation.results import Outcome
-from bough.evaluation.success import Measure, report
+from bough.evaluation.success import Measure, ladder, pass_all, pass_at, report
 from tests.evaluation.samples import binary, lost, outcomes
 
 
@@ -39,11 +41,6 @@ def test_lost_attempts_count_in_every_rate_of_success():
     both = report(outcomes("11 11 00"), lost=lost(". . . xx"))
     assert both.pass_all[2].mean == 2 / 3
     assert interval(both.pass_all[2])[0] <= rate_interval([1.0, 1.0, 0.0, 0.0], 8).low  # type: ignore[union-attr]
-
-
-def test_a_type_whose_episodes_were_all_lost_is_unknown_and_there():
-    found = report(outcomes("1", type="a"), lost=lost(". x", type="b"))
-    assert list(found.types) == ["a", "b"] and found.types["b"].mean is None
 
 
 def test_lost_episodes_widen_a_confidence_sequence_too():
@@ -92,10 +89,6 @@ def test_a_mistakes_rate_is_the_share_of_episodes_that_made_it():
     assert found["loop"].interval == rate_interval([1, 1, 0, 0], 4, 0.95)
 
 
-def test_mistakes_that_were_not_looked_for_have_no_rate():
-    assert report(outcomes("1 0")).mistakes == {}
-
-
 def test_types_of_tasks_have_rates_of_their_own():
     rows = [row.model_copy(update={"type": "b" if row.task < "t2" else "a"}) for row in outcomes(binary("10111"))]
     found = report(rows)
@@ -124,10 +117,6 @@ def test_the_report_as_json_has_plain_keys():
     assert set(found["pass_at"]) == {"2"} and found["pass_at"]["2"]["mean"] == 0.5
 
 
-def test_nothing_is_lost_unless_it_is_said():
-    assert report(outcomes("1 0")).lost == 0
-
-
 def test_a_rate_is_no_surer_for_tasks_that_repeat():
     """Ten families of eight tasks that all end alike are ten observations."""
     rows = [row.model_copy(update={"family": row.task}) for row in outcomes(" ".join(["1"] * 5 + ["0"] * 5))]
@@ -149,3 +138,20 @@ def test_attempts_at_different_tasks_of_a_family_are_not_attempts_at_one_task():
     assert found.pass_at.keys() == found.pass_all.keys() == {2}
     assert found.pass_at[2].mean == found.pass_all[2].mean == 0.5
     assert report([row for row in rows if row.attempt == 0]).pass_at == {}
+
+
+@pytest.mark.parametrize(("successes", "attempts"), [(0, 4), (1, 4), (2, 4), (4, 4), (3, 8)])
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_both_are_shares_of_all_choices_of_k(k: int, successes: int, attempts: int):
+    ends = [True] * successes + [False] * (attempts - successes)
+    choices = list(combinations(ends, k))
+    assert pass_at(k, successes, attempts) == pytest.approx(sum(map(any, choices)) / len(choices))
+    assert pass_all(k, successes, attempts) == pytest.approx(sum(map(all, choices)) / len(choices))
+
+
+def test_k_goes_as_far_as_every_task_does():
+    assert ladder(8) == [2, 4, 8]
+    assert ladder(6) == [2, 4, 6]
+    assert ladder(3) == [2, 3]
+    assert ladder(2) == [2]
+    assert ladder(1) == ladder(0) == []

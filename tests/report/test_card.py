@@ -4,13 +4,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
 from bough.data.writer import Writer
 from bough.errors import InputError
 from bough.evaluation.contest import folder_name
-from bough.report.card import Card, CardConfig, make_card, write_card
+from bough.report.card import Card, CardConfig, front_matter, make_card, without_places, write_card
+from bough.report.evaluated import find_subject, measured
+from bough.report.lineage import base_model
 from bough.types import Message, Task, Trajectory, Turn
 from tests.report import folders
 
@@ -77,17 +80,6 @@ def test_what_others_wrote_is_shown_and_never_obeyed(run: Path):
     assert html.count("&lt;script&gt;") >= 5
 
 
-def test_every_row_of_a_table_has_as_many_cells_as_its_heading(run: Path):
-    html = MarkdownIt("commonmark").enable("table").render(ModelCard(card(run).text).text)
-    for table in re.findall(r"<table>.*?</table>", html, flags=re.DOTALL):
-        rows = re.findall(r"<tr>.*?</tr>", table, flags=re.DOTALL)
-        assert len({len(re.findall(r"<t[hd]>", row)) for row in rows}) == 1
-    # The drawing keeps the Markdown parser from cutting rows short: cells beyond the heading's are dropped in silence.
-    for line in card(run).text.splitlines():
-        if line.startswith("| `") and "<b>" in line:
-            assert "\\|" in line
-
-
 def test_no_folder_of_this_machine_is_named(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for place in (tmp_path, run.parent, Path("/")):
         monkeypatch.chdir(place)
@@ -129,18 +121,6 @@ def test_sources_and_licences_are_listed(run: Path):
     assert "| this model | made | not stated |" in card(run).text
 
 
-def test_weights_that_were_trained_in_full_are_no_adapter(tmp_path: Path):
-    folders.stage(tmp_path / "sft", "sft", use_lora=False)
-    (tmp_path / "sft/final/adapter_config.json").rename(tmp_path / "sft/final/config.json")
-    (tmp_path / "sft/final/config.json").write_text('{"model_type": "llama"}')
-    text = card(tmp_path / "sft").text
-    assert "all weights trained with SFT" in text and "LoRA adapter" not in text
-
-
-def test_the_note_on_the_base_is_kept(run: Path):
-    assert "4-bit quantisation" in card(run).text
-
-
 @pytest.mark.parametrize("linked", ["04-dpo", "04-dpo/final"])
 def test_it_is_not_written_through_a_link_inside_the_run(linked: str, run: Path, tmp_path: Path):
     (run / linked).rename(tmp_path / "elsewhere")
@@ -149,3 +129,74 @@ def test_it_is_not_written_through_a_link_inside_the_run(linked: str, run: Path,
         write_card(CardConfig(run=run, overwrite=True))
     assert not list((tmp_path / "elsewhere").rglob("README.md"))
     assert write_card(CardConfig(run=run, output=tmp_path / "card.md")).path.exists()
+
+
+def test_folders_of_the_machine_are_not_named():
+    places = [Path("/home/ann"), Path("/home/ann/work"), Path("/")]
+    text = "in /home/ann/work/x and /home/ann, not in /home/anna, /home/ann.old, a/home/ann, / or /srv"
+    assert without_places(text, places) == "in …/x and …, not in /home/anna, /home/ann.old, a/home/ann, / or /srv"
+
+
+def test_the_example_is_a_card_and_names_no_folder_of_anybodys():
+    card = ModelCard.load(Path(__file__).parents[2] / "docs/example-card.md")
+    assert card.data.library_name == "peft" and card.data.eval_results
+    assert not re.search(r"/(home|root|tmp|Users|work|mnt|var)/", card.content)
+
+
+def read(
+    runs: Path, *evaluations: Path, title: str = "Title", base: str = "smollm2", **settings: Any
+) -> dict[str, Any]:
+    subject = find_subject(runs / "sft", list(evaluations))
+    model = base_model(base)
+    text = front_matter(subject, model, measured(subject, model), title, CardConfig(run=runs / "sft", **settings))
+    assert text.startswith("---\n") and text.endswith("\n---")
+    found: dict[str, Any] = yaml.safe_load(text.strip("-"))
+    return found
+
+
+def test_an_adapter_is_described_in_the_hubs_words(tmp_path: Path):
+    folders.stage(tmp_path / "sft", "sft", train_file=Path("hf://org/data/train"))
+    found = read(tmp_path, license="mit", language=["en"], datasets=["org/more", "org/data"])
+    assert found == {
+        "base_model": "HuggingFaceTB/SmolLM2-135M-Instruct",
+        "base_model_relation": "adapter",
+        "library_name": "peft",
+        "pipeline_tag": "text-generation",
+        "license": "mit",
+        "language": ["en"],
+        "datasets": ["org/data", "org/more"],
+        "tags": ["bough", "agent", "lora", "sft"],
+    }
+
+
+def test_what_is_not_known_is_left_out(tmp_path: Path):
+    folders.stage(tmp_path / "sft", "sft")
+    found = read(tmp_path, base="/models/mine")
+    assert found.keys() == {"library_name", "pipeline_tag", "tags"}
+
+
+def test_a_whole_model_is_no_adapter(tmp_path: Path):
+    folders.stage(tmp_path / "sft", "sft")
+    (tmp_path / "sft/final/adapter_config.json").rename(tmp_path / "sft/final/config.json")
+    found = read(tmp_path)
+    assert (found["base_model_relation"], found["library_name"]) == ("finetune", "transformers")
+    assert found["tags"] == ["bough", "agent", "sft"]
+
+
+def test_the_index_has_this_models_success_with_its_interval(tmp_path: Path):
+    folders.stage(tmp_path / "sft", "sft")
+    own = str(tmp_path / "sft/final")
+    folder = folders.evaluation(tmp_path / "eval", {"smollm2": "0000000000", own: "1111100000"})
+    [index] = read(tmp_path, folder, title="My\nagent")["model-index"]
+    assert index["name"] == "My agent"
+    [result] = index["results"]
+    assert result["dataset"] == {"type": "household", "name": "household, 10 tasks", "split": "unseen"}
+    # Wilson's interval of 5 in 10.
+    name = "success rate (95% interval 0.237 to 0.763)"
+    assert result["metrics"] == [{"type": "success_rate", "name": name, "value": 0.5}]
+
+
+def test_an_evaluation_of_others_only_is_no_result_of_this_model(tmp_path: Path):
+    folders.stage(tmp_path / "sft", "sft")
+    found = read(tmp_path, folders.evaluation(tmp_path / "eval", {"expert": "11"}, environment="my/world.py:World"))
+    assert "model-index" not in found and found["tags"][-1] == "world"

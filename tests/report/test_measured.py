@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from bough.report.evaluated import Measured, Subject, ending, find_subject, gate_notes, measured, section
+from bough.report.evaluated import Measured, Subject, find_subject, gate_notes, measured, section
 from bough.report.lineage import base_model
 from tests.report import folders
 
@@ -91,12 +91,6 @@ def test_a_built_in_model_is_no_folder_of_its_name(runs: Path, monkeypatch: pyte
     assert list(found.reports) == ["HuggingFaceTB/SmolLM2-135M-Instruct (base)"]
 
 
-def test_names_from_outside_are_quoted(runs: Path):
-    hostile = "<img src=x> | **a**"
-    shown = text(measured(subject(runs, folders.evaluation(runs / "e1", {hostile: "10", "b": "11"})), BASE))
-    assert "| \\<img src=x\\> \\| \\*\\*a\\*\\* | 50.0%" in shown and "<img" not in shown.replace("\\<img", "")
-
-
 def test_models_that_cannot_be_compared_are_said_to_be(runs: Path):
     one = folders.evaluation(runs / "e1", {"a": "10", "b": "11"})
     file = one / "results.json"
@@ -104,12 +98,6 @@ def test_models_that_cannot_be_compared_are_said_to_be(runs: Path):
     assert "cannot be compared with each other: a and b played different tasks" in text(
         measured(subject(runs, one), BASE)
     )
-
-
-def test_results_that_were_stopped_by_looking_have_intervals_for_that(runs: Path):
-    folder = folders.evaluation(runs / "e1", {"a": "1" * 20, "b": "0" * 20}, stop_width=0.5)
-    shown = text(measured(subject(runs, folder), BASE))
-    assert "e-process" in shown and "McNemar" not in shown
 
 
 def test_failures_and_types_are_counted_where_there_are_any(runs: Path):
@@ -136,9 +124,3 @@ def test_what_a_gate_said_has_the_cards_names(tmp_path: Path):
     record.write_text(record.read_text().replace('"note": ""', f'"note": "{weights} is better than smollm2"'))
     notes = gate_notes(find_subject(run, []), BASE)
     assert notes == ["this adapter is better than HuggingFaceTB/SmolLM2-135M-Instruct (base)"]
-
-
-def test_failures_that_the_environment_ended_are_not_called_done():
-    assert ending("done", failed=True) == "ended unsolved"
-    assert ending("done") == "ended by the environment"
-    assert ending("max_turns", failed=True) == "`max_turns`"

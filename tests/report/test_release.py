@@ -47,15 +47,6 @@ def test_the_folder_that_is_uploaded_holds_the_files_as_they_go_out(subject: Sub
     assert (tmp_path / "out/adapter_config.json").read_text() == release.changed["adapter_config.json"]
 
 
-def test_files_that_name_a_folder_of_the_machine_are_found(subject: Subject):
-    (subject.weights / "README.md").write_text("see /home/ann/notes")
-    release = make_release(subject, None)
-    assert list(release.naming([Path("/home/ann")])) == ["README.md"]
-    assert list(release.naming([Path("/home/bob"), Path("/")])) == []
-    home = Path(json.loads((subject.weights / "adapter_config.json").read_text())["base_model_name_or_path"])
-    assert list(release.naming([home])) == [], "what is changed on the way out is looked at as it goes out"
-
-
 def test_what_is_missing_is_said(subject: Subject, tmp_path: Path):
     folders.stage(tmp_path / "other", "sft", model="/models/mine")
     other = find_subject(tmp_path / "other", [])

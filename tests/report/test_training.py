@@ -1,9 +1,7 @@
-import inspect
 from pathlib import Path
 
 import pytest
 
-from bough.commands import table
 from bough.report import card
 from bough.report.lineage import Lineage, base_model, lineage
 from tests.report import folders
@@ -45,23 +43,18 @@ def test_a_world_that_was_played_in_and_a_start_adapter_are_named(tmp_path: Path
     assert "org/base\n│   start adapter: mine\n" in drawing and "environment: b.py:World" in drawing
 
 
-def test_every_ledger_is_accounted_for_with_its_reasons(found: Lineage):
+def test_the_data_is_accounted_for_with_its_reasons_and_episodes(found: Lineage):
     text = "\n\n".join(card.data(found))
-    assert "| sft | rows | 7 | 5 | 2 `too_long` |" in text
-    assert "| dpo | mistakes | 50 | 30 | 20 `nobody_knows_better` |" in text
-    assert "| dpo | rows | 30 | 28 | 2 `too_long` |" in text
-
-
-def test_pairs_are_counted_by_reason_with_what_it_means(found: Lineage):
-    text = "\n\n".join(card.data(found))
-    assert "| `loop` | 20 | repeats an earlier action with the same result, without progress |" in text
-    assert "| `weird<b>` | 10 |  |" in text
-
-
-def test_the_episodes_that_the_data_comes_from_are_listed(found: Lineage):
-    text = "\n\n".join(card.data(found))
-    assert "| expert | expert | `household` | 40 | 92.5% | 37 `terminated`, 3 `max_turns` |" in text
-    assert "| played | sft | `world.py:World` | 40 | 92.5% |" in text
+    for row in (
+        "| sft | rows | 7 | 5 | 2 `too_long` |",
+        "| dpo | mistakes | 50 | 30 | 20 `nobody_knows_better` |",
+        "| dpo | rows | 30 | 28 | 2 `too_long` |",
+        "| `loop` | 20 | repeats an earlier action with the same result, without progress |",
+        "| `weird<b>` | 10 |  |",
+        "| expert | expert | `household` | 40 | 92.5% | 37 `terminated`, 3 `max_turns` |",
+        "| played | sft | `world.py:World` | 40 | 92.5% |",
+    ):
+        assert row in text
 
 
 def test_settings_are_those_that_matter_and_those_that_were_changed(found: Lineage):
@@ -87,10 +80,3 @@ def test_the_objective_is_said_stage_by_stage(found: Lineage):
     assert parts[0] == "Finds \\<things\\>."
     assert parts[1].startswith("**Supervised fine-tuning** (sft). The model learns to reply as")
     assert parts[2].startswith("**Direct preference optimisation** (dpo). Given the same history")
-
-
-def test_every_method_has_its_words():
-    for name, stage in table.stages().items():
-        if stage.writes == "model":
-            method, _, aim = (inspect.getdoc(table.command(name).config) or "").partition(": ")
-            assert method and "\n" not in method and len(aim) > 40, name

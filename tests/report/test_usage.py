@@ -9,7 +9,7 @@ from bough.data.writer import Writer
 from bough.evaluation.contest import folder_name
 from bough.report.evaluated import Subject, find_subject
 from bough.report.lineage import base_model
-from bough.report.usage import example, program, transcript, usage
+from bough.report.usage import example, program, usage
 from bough.types import Message, Task, Trajectory, Turn
 from tests.report import folders
 
@@ -63,12 +63,6 @@ def test_the_prompt_is_the_one_the_model_was_given(tmp_path: Path):
 def test_any_text_stays_what_it_is_in_the_code(tmp_path: Path, said: str):
     found = subject(tmp_path, trajectory("a", success=True, user=said))
     assert messages_of(program(found, BASE, None))[1]["content"] == f"{said} [a, b]"
-
-
-def test_where_nothing_was_solved_an_episode_is_still_a_prompt(tmp_path: Path):
-    found = subject(tmp_path, trajectory("a", success=False))
-    assert example(found).id == "a"  # type: ignore[union-attr]
-    assert "An episode that it solved" not in "\n".join(usage(found, BASE, None))
 
 
 def test_another_models_episodes_are_not_this_ones(tmp_path: Path):
@@ -138,9 +132,3 @@ def test_a_model_with_all_its_weights_needs_no_peft(tmp_path: Path):
     (found.weights / "config.json").write_text('{"model_type": "llama"}')
     code = program(found, BASE, "org/name")
     assert 'name = "org/name"' in code and "peft" not in code
-
-
-def test_an_episode_is_shown_without_its_rules_and_as_far_as_there_is_room():
-    assert transcript(trajectory("a", success=True)) == "   Go.\n>> ACTION: a\n   Done."
-    long = transcript(trajectory("a", success=True, user="y" * 5000))
-    assert len(long) == 2402 and long.endswith("y …")

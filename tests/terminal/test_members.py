@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from bough.terminal import tables
-from bough.terminal.tables import MembersProgress, fitness_text, mutation_text, settings_text
+from bough.terminal.tables import MembersProgress, fitness_text, mutation_text
 
 
 def described(name: str, **more: Any) -> dict[str, Any]:
@@ -99,6 +99,3 @@ def test_a_mutation_in_words(mutation: dict[str, Any] | None, said: str):
 def test_numbers_are_short_and_what_is_unknown_is_said():
     assert fitness_text({}) == "" and fitness_text({"fitness": None, "interval": None}) == "unknown"
     assert fitness_text({"fitness": 2 / 3, "interval": [0.5, 0.8125]}) == "0.667 (0.5 to 0.812)"
-    assert settings_text({"settings": {"loss_type": "ipo", "beta": 1 / 3}, "rank": 8}) == (
-        "loss_type=ipo, beta=0.333, lora_r=8"
-    )

@@ -14,7 +14,6 @@ from bough.commands.table import Command, Stage
 from bough.config.groups import CollectConfig
 from bough.config.keywords import make_config, settings_of
 from bough.data.writer import Writer
-from bough.environments.base import Environment
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find
 from bough.environments.rubric import Rubric
@@ -24,7 +23,7 @@ from bough.evaluation.contest import EvalConfig
 from bough.files import replacing, without_absolute, working_directory
 from bough.ledger import plural
 from bough.rollouts.agents import NO_EXPERT, Agent, make_agent
-from bough.rollouts.collect import AllLostError, Collection, NoExpertError, Tally
+from bough.rollouts.collect import TRAJECTORIES, AllLostError, Collection, NoExpertError, Tally, lost_lines
 from bough.rollouts.collect import collect as collect_episodes
 from bough.rollouts.rescore import rescore
 from bough.rollouts.runner import Attempt, LocalRunner, Runner, attempts, wanted_tasks
@@ -89,8 +88,11 @@ def collect(
             report |= {"not_scored": rubric.to_json()} if rubric.failed else {}
             report |= {"scored_lowest": lowest} if (lowest := rubric.lowest_to_json()) else {}
             report |= {"judged": costs} if (costs := rubric.costs()) else {}
-            _replace(collection.trajectories, played)
-    return Records(played, summary(report), report=report, path=None if output is None else Path(output))
+            # The scored trajectories in the place of those that were played.
+            with replacing(collection.trajectories) as draft, Writer(draft, batch=1024) as writer:
+                for trajectory in played:
+                    writer.write(trajectory)
+    return Records(played, "\n".join(_summary(report)), report=report, path=None if output is None else Path(output))
 
 
 @dataclass(frozen=True)
@@ -132,76 +134,57 @@ async def _play_missing(
     config: CollectConfig, collection: Collection, missing: list[Attempt], agent: Agent | None
 ) -> dict[str, Any]:
     environment_class = configured(find(config.environment.name), config.environment.options)
+    tally, more = Tally(), dict[str, Any]()
+
+    async def collected(runner: Runner) -> Tally:
+        with EpisodesProgress(len(missing)) as bar:
+            return await collect_episodes(
+                runner, missing, collection.add_in_thread,
+                concurrency=config.concurrency, retries=config.retries,
+                tell=lambda tally: bar.tell(tally.to_json()),
+            )  # fmt: skip
+
     if config.cluster.address is not None:
-        return await _play_on_cluster(config, collection, missing, environment_class)
-    tally = Tally()
-    try:
+        from bough.rollouts.ray_workers import collecting_runner
+
+        more["worker_losses"] = 0
         if missing:
-            agent = agent or await make_agent(config.agent, config.sampling)
-            tally = await _tally(LocalRunner.of(environment_class, agent, config.limits), config, collection, missing)
-    finally:
-        if agent is not None:
-            await agent.close()
-        await shut_down(environment_class)
-    report = _on_file(collection, tally)
-    if agent is not None:  # closed: its model is free for other work
-        rescored = rescore(agent, collection, config.rescore)
-        collection.keep_rescored(rescored.logprobs)
-        report |= rescored.numbers
-    return report
-
-
-async def _play_on_cluster(
-    config: CollectConfig, collection: Collection, missing: list[Attempt], environment_class: type[Environment]
-) -> dict[str, Any]:
-    """Like `_play_missing`, without the comparison with the trainer: the model is not in this process."""
-    from bough.rollouts.ray_workers import collecting_runner
-
-    tally, losses = Tally(), 0
-    if missing:
-        async with collecting_runner(config, environment_class) as runner:
-            tally = await _tally(runner, config, collection, missing)
-            losses = runner.worker_losses
-    return _on_file(collection, tally) | {"worker_losses": losses}
-
-
-async def _tally(runner: Runner, config: CollectConfig, collection: Collection, missing: list[Attempt]) -> Tally:
-    with EpisodesProgress(len(missing)) as bar:
-        return await collect_episodes(
-            runner, missing, collection.add_in_thread,
-            concurrency=config.concurrency, retries=config.retries,
-            tell=lambda tally: bar.tell(tally.to_json()),
-        )  # fmt: skip
-
-
-def _on_file(collection: Collection, now: Tally) -> dict[str, Any]:
-    """The numbers of every episode in the folder, with the failures and the time of this run."""
-    whole = Tally(faults=now.faults, lost=now.lost, seconds=now.seconds)
+            async with collecting_runner(config, environment_class) as runner:
+                tally = await collected(runner)
+                more["worker_losses"] = runner.worker_losses
+    else:
+        try:
+            if missing:
+                agent = agent or await make_agent(config.agent, config.sampling)
+                tally = await collected(LocalRunner.of(environment_class, agent, config.limits))
+        finally:
+            if agent is not None:
+                await agent.close()
+            await shut_down(environment_class)
+        if agent is not None:  # closed: its model is free for other work
+            rescored = rescore(agent, collection, config.rescore)
+            collection.keep_rescored(rescored.logprobs)
+            more = rescored.numbers
+    # The numbers of every episode in the folder, with the failures and the time of this run.
+    whole = Tally(faults=tally.faults, lost=tally.lost, seconds=tally.seconds)
     for trajectory in collection:
         whole.add(trajectory)
-    return whole.to_json() | {"episodes_this_run": now.episodes}
+    return whole.to_json() | {"episodes_this_run": tally.episodes} | more
 
 
-def _replace(file: Path, trajectories: list[Trajectory]) -> None:
-    """Puts the scored trajectories in the place of those that were played."""
-    with replacing(file) as draft, Writer(draft, batch=1024) as writer:
-        for trajectory in trajectories:
-            writer.write(trajectory)
-
-
-def summary(report: dict[str, Any]) -> str:
-    """The report in one or two lines."""
+def _summary(report: dict[str, Any]) -> list[str]:
     rate = report["success_rate"]
     lines = [f"{plural(report['episodes'], 'episode')}, success {'unknown' if rate is None else f'{rate:.1%}'}"]
-    for title in ("stops", "errors", "faults"):
-        if report[title]:
-            lines.append(f"{title}: " + ", ".join(f"{count} {what}" for what, count in report[title].items()))
+    for title, name in (("stopped", "stops"), ("errors", "errors"), ("faults", "faults")):
+        if report[name]:
+            lines.append(f"{title}: " + ", ".join(f"{count} {what}" for what, count in report[name].items()))
     if report["lost"]:
         lines.append(f"lost: {len(report['lost'])}")
-    return "\n".join(lines)
-
-
-# `bough collect`: many episodes, kept as they happened.
+    if "logprob_gap_max" in report:
+        gap = f"mean {report['logprob_gap_mean']:.2g}, largest {report['logprob_gap_max']:.2g}"
+        tokens = plural(report["rescored_tokens"], "token")
+        lines.append(f"sampled against trained log-probabilities: {gap} on {tokens}")
+    return lines
 
 
 def collect_command(config: CollectConfig) -> int:
@@ -211,27 +194,12 @@ def collect_command(config: CollectConfig) -> int:
     if config.as_json:
         console.print_json({"output": str(config.output)} | played.report)
     else:
-        _tell(config, played.report)
+        for line in lost_lines(played.report["lost"]):
+            console.err().print(console.printable(line), style="red", markup=False)
+        lines = [*_summary(played.report), f"episodes in {config.output / TRAJECTORIES}"]
+        console.out().print("\n".join(lines), markup=False)
     played.raise_if_no_result()
     return 0
-
-
-def _tell(config: CollectConfig, numbers: dict[str, Any]) -> None:
-    from bough.rollouts.collect import TRAJECTORIES, lost_lines
-
-    out = console.out()
-    rate = numbers["success_rate"]
-    out.print(f"{plural(numbers['episodes'], 'episode')}, success {'unknown' if rate is None else f'{rate:.1%}'}")
-    for title, name in (("stopped", "stops"), ("errors", "errors"), ("faults", "faults")):
-        if numbers[name]:
-            counts = ", ".join(f"{count} {what}" for what, count in numbers[name].items())
-            out.print(f"{title}: {counts}", markup=False)
-    for line in lost_lines(numbers["lost"]):
-        console.err().print(console.printable(line), style="red", markup=False)
-    if "logprob_gap_max" in numbers:
-        gap = f"mean {numbers['logprob_gap_mean']:.2g}, largest {numbers['logprob_gap_max']:.2g}"
-        out.print(f"sampled against trained log-probabilities: {gap} on {plural(numbers['rescored_tokens'], 'token')}")
-    out.print(f"episodes in {config.output / TRAJECTORIES}", markup=False)
 
 
 COMMANDS = {

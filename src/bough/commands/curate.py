@@ -24,7 +24,6 @@ from bough.commands.objects import (
 from bough.commands.table import Command, Stage
 from bough.config.keywords import make_config, settings_of
 from bough.curation.corrections import EXPERT, CorrectionsConfig
-from bough.curation.counterfactual import Cost
 from bough.curation.curate import Curated, Read, curate_corrections, curate_demos, curate_groups, curate_pairs
 from bough.curation.demonstrations import DemosConfig, GroupsConfig
 from bough.curation.rounds import PairsConfig
@@ -105,16 +104,15 @@ def pairs(
     *,
     also: Source = (),
     environment: EnvironmentLike | None = None,
-    model: ModelLike = "smollm2",
     output: StrPath | None = None,
     **settings: Any,
 ) -> Records[Pair]:
     """Find preferences in episodes: what was better than what, from the same state.
 
     `records` and `also` are as in `bough.demos`. `environment`, a name or a class, is where
-    states are restored for the kinds of pairs that need it, `model` plays there.
+    states are restored for the kinds of pairs that need it.
     """
-    settings |= {"environment": environment and environment_name(environment), "model": model_name(model)}
+    settings |= {"environment": environment and environment_name(environment)}
     return _curated(PairsConfig, curate_pairs, "pairs", records, also, output, settings)
 
 
@@ -131,7 +129,7 @@ def _curated(
     settings: dict[str, Any],
 ) -> Records[R]:
     name = config_class.command
-    with TemporaryDirectory(prefix="bough-") as folder:  # a journal of pairs stands beside the output
+    with TemporaryDirectory(prefix="bough-") as folder:
         target = Path(output) if output is not None else Path(folder) / f"{name}.jsonl"
         config = make_config(config_class, name, settings, file=file_of(records), output=target)
         check_output(config.output, config.overwrite)
@@ -152,70 +150,51 @@ def _weights(rewards: Rewards | None) -> dict[str, Any]:
 LINE_EVERY_S = 10.0
 
 
-def demos_command(config: DemosConfig) -> int:
-    return _write(config, curate_demos(config, _read(config)), "demonstrations")
+def _corrections(config: CorrectionsConfig, read: Read) -> Curated[Trajectory]:
+    mixed, say = partial(read_filed, config.mix) if config.mix else None, _progress()
+    return curate_corrections(
+        config, read, mixed, lambda done, total: say(f"{done} of {plural(total, 'episode')} labelled")
+    )
 
 
-def corrections_command(config: CorrectionsConfig) -> int:
-    mixed = partial(read_filed, config.mix) if config.mix else None
-    return _write(config, curate_corrections(config, _read(config), mixed, _Progress().labelled), "episodes")
-
-
-def groups_command(config: GroupsConfig) -> int:
-    return _write(config, curate_groups(config, _read(config)), "groups")
-
-
-def pairs_command(config: PairsConfig) -> int:
-    return _write(config, curate_pairs(config, _read(config), _Progress().tell), "pairs")
-
-
-def _read(config: CurationConfig) -> Read:
-    check_output(config.output, config.overwrite)
-    return partial(read_filed, [config.file, *config.also], format=config.format)
-
-
-class _Progress:
+def _progress() -> Callable[[str], None]:
     """Prints a line of progress every few seconds."""
+    said_at = time.monotonic()
 
-    def __init__(self) -> None:
-        self.said_at = time.monotonic()
-
-    def tell(self, cost: Cost) -> None:
-        played = f"{plural(cost.rounds, 'round')}, {plural(cost.episodes, 'episode')}"
-        self._say(f"{played}, {plural(cost.sampled_turns, 'reply')} sampled")
-
-    def labelled(self, done: int, total: int) -> None:
-        self._say(f"{done} of {plural(total, 'episode')} labelled")
-
-    def _say(self, line: str) -> None:
-        if time.monotonic() - self.said_at >= LINE_EVERY_S:
-            self.said_at = time.monotonic()
+    def say(line: str) -> None:
+        nonlocal said_at
+        if time.monotonic() - said_at >= LINE_EVERY_S:
+            said_at = time.monotonic()
             console.err().print(line)
 
+    return say
 
-def _write(config: CurationConfig, found: Curated[Any], what: str) -> int:
-    for name, failed in found.report.get("not_scored", {}).items():
-        line = f"{failed['failed']} of {found.num_read} have no reward {name} ({console.printable(failed['why'])})"
-        console.err().print(line, style="yellow", markup=False)
-    for name, lowest in found.report.get("scored_lowest", {}).items():
-        why = console.printable(lowest["why"])
-        line = (
-            f"{lowest['attempts']} of {found.num_read} have the worst {name}: their own words prevented another ({why})"
-        )
-        console.err().print(line, style="yellow", markup=False)
+
+def _run(curate: Callable[[Any, Read], Curated[Any]], what: str, config: CurationConfig) -> int:
+    check_output(config.output, config.overwrite)
+    found = curate(config, partial(read_filed, [config.file, *config.also], format=config.format))
+    notes = [
+        f"{failed['failed']} of {found.num_read} have no reward {name} ({failed['why']})"
+        for name, failed in found.report.get("not_scored", {}).items()
+    ]
+    notes += [
+        f"{worst['attempts']} of {found.num_read} have the worst {name}: their own words prevented another "
+        f"({worst['why']})"
+        for name, worst in found.report.get("scored_lowest", {}).items()
+    ]
+    for note in notes:
+        console.err().print(console.printable(note), style="yellow", markup=False)
     written = found.write(config)
     if config.as_json:
         accounts = [ledger.to_json() for ledger in found.ledgers]
         console.print_json({"output": str(config.output), "written": written, "ledgers": accounts, **found.report})
         return 0
-    out = console.out()
-    for ledger in found.ledgers:
-        out.print(str(ledger), markup=False)
+    lines = list(map(str, found.ledgers))
     for name, value in found.report.items():
         if isinstance(value, dict) and value and name not in ("not_scored", "scored_lowest"):
-            shown = ", ".join(f"{key} {_shown(number)}" for key, number in value.items())
-            out.print(f"{name}: {shown}", markup=False)
-    out.print(f"{written} {what} in {config.output}, the ledger in {ledger_path(config.output)}", markup=False)
+            lines.append(f"{name}: " + ", ".join(f"{key} {_shown(number)}" for key, number in value.items()))
+    lines.append(f"{written} {what} in {config.output}, the ledger in {ledger_path(config.output)}")
+    console.out().print("\n".join(lines), markup=False)
     return 0
 
 
@@ -226,23 +205,19 @@ def _shown(value: Any) -> str:
 COMMANDS = {
     "demos": Command(
         DemosConfig,
-        demos_command,
+        partial(_run, curate_demos, "demonstrations"),
         "  bough demos runs/collect -o demos.jsonl --per-task 1\n"
         "  bough demos runs/collect -o demos.jsonl --rewards outcome=1 steps=0.2 --min-reward 1.1",
         stage=Stage("trajectories", "demonstrations", "demonstrations.jsonl", "output", "file", one_file=True),
     ),
     "corrections": Command(
         CorrectionsConfig,
-        corrections_command,
+        partial(_run, _corrections, "episodes"),
         "  bough corrections runs/collect --by expert --mix demos.jsonl -o corrections.jsonl\n"
         "  bough corrections runs/collect --by Qwen/Qwen3-8B --where everywhere -o corrections.jsonl\n"
         "  bough corrections runs/collect --by http://127.0.0.1:8000/v1 -o corrections.jsonl",
         stage=Stage(
-            "trajectories",
-            "demonstrations",
-            "corrections.jsonl",
-            "output",
-            "file",
+            *("trajectories", "demonstrations", "corrections.jsonl", "output", "file"),
             one_file=True,
             adds="mix",
             labels="by",
@@ -250,21 +225,14 @@ COMMANDS = {
     ),
     "pairs": Command(
         PairsConfig,
-        pairs_command,
+        partial(_run, curate_pairs, "pairs"),
         "  bough pairs runs/collect -o pairs.jsonl\n"
-        "  bough pairs runs/collect --also runs/demonstrations --kinds parting failure_mode -o pairs.jsonl\n"
-        "  bough pairs runs/collect --kinds counterfactual --model runs/sft/final --max-episodes 500 -o pairs.jsonl",
+        "  bough pairs runs/collect --also runs/demonstrations --kinds parting failure_mode -o pairs.jsonl",
         stage=Stage("trajectories", "pairs", "pairs.jsonl", "output", "file", one_file=True),
-        essential=(
-            *("file", "also", "output", "overwrite", "as_json", "reward", "kinds", "environment", "seed"),
-            *("match", "per_task", "progress_margin", "reasons", "rules", "better", "caps", "shares"),
-            *("samples", "scouts", "plays", "certainty", "max_episodes", "concurrency"),
-            *("model", "adapter", "engine", "base_url", "temperature", "max_new_tokens", "max_turns"),
-        ),
     ),
     "groups": Command(
         GroupsConfig,
-        groups_command,
+        partial(_run, curate_groups, "groups"),
         "  bough groups runs/collect -o groups.jsonl --rewards outcome=1 tool_call=1",
         stage=Stage("trajectories", "groups", "groups.jsonl", "output", "file", one_file=True),
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from bough.data import transcript
 from bough.data.base import Format, Sample
 from bough.data.formats import FORMATS, named, writable
 from bough.data.reader import Problem, Problems, Reader, SourceConfig, Statistics
-from bough.data.writer import ENDINGS, ConvertConfig, NotConvertedError, check_output
+from bough.data.writer import ConvertConfig, NotConvertedError, check_output
 from bough.data.writer import convert as convert_file
 from bough.errors import InputError
 from bough.ledger import plural
@@ -79,10 +79,7 @@ def _convert(function: str, source: Source, output: StrPath, settings: dict[str,
     with as_file(source) as file:
         config = make_config(ConvertConfig, function, settings, file=file, output=Path(output))
         target = _writable(config.to)
-        if not config.output.name.endswith(ENDINGS):
-            raise InputError(f"{config.output}: the name must end in .jsonl or .jsonl.zst")
-        if config.output.exists() and not config.overwrite:
-            raise InputError(f"{config.output} exists; overwrite=True replaces it")
+        check_output(config.output, config.overwrite)
         problems: list[Problem] = []
         try:
             convert_file(config, target, problems.append)
@@ -116,15 +113,15 @@ def validate(source: StrPath, **settings: Any) -> Records[Problem]:
 def stats(source: Source, **settings: Any) -> Facts:
     """What a data file or some records contain, in numbers."""
     statistics, skipped = Statistics(), Counter[str]()
+    samples: Iterable[Sample]
     if is_path(source):
         config = make_config(StatsConfig, "stats", settings, file=Path(source))
-        reader = Reader(config.source.file, format=config.source.format, on_error="skip")
-        for sample in reader:
-            statistics.add(sample)
+        samples = reader = Reader(config.source.file, format=config.source.format, on_error="skip")
         skipped = reader.skipped
     else:
-        for sample in records_of(source):
-            statistics.add(sample)
+        samples = records_of(source)
+    for sample in samples:
+        statistics.add(sample)
     more = {"skipped": ", ".join(f"{count} {reason}" for reason, count in skipped.items())} if skipped else {}
     return Facts({**dict(statistics.rows()), **more})
 
@@ -147,13 +144,12 @@ def stats_command(config: StatsConfig) -> int:
     statistics = Statistics()
     for sample in _with_progress(reader):
         statistics.add(sample)
-    _check_not_empty(reader)
+    about = _about(reader)
     if config.as_json:
-        about = {"file": str(config.source.file), "format": _format_name(reader)}
         console.print_json(about | statistics.to_json() | {"skipped": dict(reader.skipped)})
         return 0
     table = Table(show_header=False, box=None, pad_edge=False)
-    for name, value in [("file", str(config.source.file)), ("format", _format_name(reader)), *statistics.rows()]:
+    for name, value in [*about.items(), *statistics.rows()]:
         table.add_row(name, value)
     console.out().print(table)
     _print_skipped(reader.skipped)
@@ -165,19 +161,15 @@ def validate_command(config: ValidateConfig) -> int:
     problems = Problems()
     reader = Reader(config.source.file, format=config.source.format, on_error="skip", on_problem=problems.add)
     good = sum(1 for _ in _with_progress(reader))
-    _check_not_empty(reader)
-    bad = problems.reasons.total()
+    about, bad = _about(reader), problems.reasons.total()
     if config.as_json:
-        about = {"file": str(config.source.file), "format": _format_name(reader)}
         counts = {"rows": reader.rows, "good": good, "bad": bad, "reasons": dict(problems.reasons.most_common())}
         console.print_json(about | counts | {"problems": problems.to_json()})
-        return 2 if problems else 0
-    out = console.out()
-    for line in problems.lines():
-        out.print(console.printable(line), markup=False)
-    out.print(f"{plural(reader.rows, 'row')} read as {_format_name(reader)}: {good} good, {bad} bad")
-    for reason, count in problems.reasons.most_common():
-        out.print(f"  {count} {reason}")
+    else:
+        lines = [*problems.lines(), f"{plural(reader.rows, 'row')} read as {about['format']}: {good} good, {bad} bad"]
+        lines += [f"  {count} {reason}" for reason, count in problems.reasons.most_common()]
+        for line in lines:
+            console.out().print(console.printable(line), markup=False)
     return 2 if problems else 0
 
 
@@ -221,8 +213,7 @@ def show_command(config: ShowConfig) -> int:
 def formats_command(config: FormatsConfig) -> int:
     if config.as_json:
         listed = [
-            {"name": one.name, "read": True, "write": one.write is not None, "about": one.about}
-            for one in FORMATS.values()
+            {"name": f.name, "read": True, "write": f.write is not None, "about": f.about} for f in FORMATS.values()
         ]
         console.print_json({"formats": listed})
         return 0
@@ -242,9 +233,10 @@ def _with_progress(reader: Reader) -> Iterator[Sample]:
             yield sample
 
 
-def _check_not_empty(reader: Reader) -> None:
+def _about(reader: Reader) -> dict[str, str]:
     if not reader.rows:
         raise InputError(f"{reader.source}: the file contains no rows")
+    return {"file": str(reader.source), "format": reader.format.name if reader.format else "unknown"}
 
 
 def _print_skipped(skipped: Counter[str]) -> None:
@@ -253,16 +245,8 @@ def _print_skipped(skipped: Counter[str]) -> None:
         console.err().print(f"skipped {plural(skipped.total(), 'bad row')}: {reasons}", style="yellow")
 
 
-def _format_name(reader: Reader) -> str:
-    return reader.format.name if reader.format else "unknown"
-
-
 COMMANDS = {
-    "data stats": Command(
-        StatsConfig,
-        stats_command,
-        "  bough data stats sft.jsonl\n  bough data stats trajectories/",
-    ),
+    "data stats": Command(StatsConfig, stats_command, "  bough data stats sft.jsonl\n  bough data stats trajectories/"),
     "data validate": Command(
         ValidateConfig,
         validate_command,
@@ -274,13 +258,6 @@ COMMANDS = {
         "  bough data convert sft.jsonl --to trl -o sft-trl.jsonl\n"
         "  bough data convert pairs.parquet --to bough -o pairs.jsonl.zst --on-error skip",
     ),
-    "data show": Command(
-        ShowConfig,
-        show_command,
-        "  bough data show sft.jsonl --index 3 --count 2",
-    ),
-    "data formats": Command(
-        FormatsConfig,
-        formats_command,
-    ),
+    "data show": Command(ShowConfig, show_command, "  bough data show sft.jsonl --index 3 --count 2"),
+    "data formats": Command(FormatsConfig, formats_command),
 }

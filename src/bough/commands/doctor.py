@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from bough.chat.builder import CallBuilder
@@ -15,10 +14,8 @@ from bough.commands.models import ModelLike, model_name
 from bough.commands.objects import EnvironmentLike, Source, as_file, environment_name
 from bough.commands.table import Command
 from bough.config.keywords import make_config, settings_of
-from bough.config.run_folder import RunDir
 from bough.data.transcript import coloured
 from bough.environments.check import CheckReport, EnvCheckConfig, check_configured
-from bough.files import write_json
 from bough.ledger import plural
 from bough.policy.load import load_call_builder
 from bough.terminal import console
@@ -43,14 +40,14 @@ class Checkup:
         return "\n".join([self._calls, tokens, *(findings or ["OK: only replies are trained, and each ends its turn"])])
 
 
-@settings_of(DoctorConfig, "file", "output")
+@settings_of(DoctorConfig, "file")
 def doctor(records: Source, model: ModelLike = "smollm2", **settings: Any) -> Checkup:
     """Count the tokens that a model would be trained on, and say what is wrong with them.
 
     `records` are in memory or the path of a data file; `model` gives the chat template.
     """
     with as_file(records) as file:
-        config = make_config(DoctorConfig, "doctor", settings, file=file, model=model_name(model), output=None)
+        config = make_config(DoctorConfig, "doctor", settings, file=file, model=model_name(model))
         diagnosis = diagnose(config, _builder(config), place_of=lambda place: f"{Path(place.file).name}:{place.line}")
     return Checkup(diagnosis, list(diagnosis.findings()))
 
@@ -88,26 +85,7 @@ def importable_name(environment_class: type[Any]) -> str | None:
 
 def doctor_command(config: DoctorConfig) -> int:
     """Prints the samples, the counts and the findings; exit 2 if a finding is a failure."""
-    diagnosis = _diagnose(config, console.out())
-    report = diagnosis.to_json() | {"limited": diagnosis.rows.kept == config.limit}
-    failed = any(finding["level"] == "fail" for finding in report["findings"])
-    if config.output:
-        run = RunDir(config.output)
-        run.create(config)
-        write_json(run.report, report)
-        write_json(run.ledger, [diagnosis.rows.to_json(), diagnosis.calls.to_json()])
-    if config.as_json:
-        console.print_json({"file": str(config.source.file), "model": config.model, "ok": not failed} | report)
-    else:
-        _print_counts(diagnosis, limited=report["limited"])
-        _print_findings(diagnosis)
-    return 2 if failed else 0
-
-
-def _diagnose(config: DoctorConfig, out: Console) -> Diagnosis:
-    """Tokenises the records, and prints the first few."""
-    builder = _builder(config)
-    left = 0 if config.as_json else config.samples
+    out, builder, left = console.out(), _builder(config), 0 if config.as_json else config.samples
     with console.progress(f"tokenising {config.source.file.name}", total=config.limit) as bar:
 
         def seen(place: str, calls: list[Call]) -> None:
@@ -119,45 +97,46 @@ def _diagnose(config: DoctorConfig, out: Console) -> Diagnosis:
                     out.print(text)
             bar.advance(bar.task_ids[0])
 
-        return diagnose(config, builder, seen)
-
-
-def _print_counts(diagnosis: Diagnosis, *, limited: bool) -> None:
-    tokens, template, rows = diagnosis.tokens, diagnosis.builder.template, diagnosis.rows
-    raw = tokens["trained"] + tokens["context"]
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_row("end of turn", f"{console.printable(template.end_of_turn)} (token {template.end_of_turn_id})")
-    table.add_row(
-        "tools", "in the template's own format" if template.knows_tools else "in Hermes tags: the template has none"
-    )
-    table.add_row("rows", f"{rows}; stopped at --limit {rows.kept}" if limited else str(rows))
-    table.add_row("calls", str(diagnosis.calls))
-    if diagnosis.shortened:
-        table.add_row(
-            "shortened", f"{plural(diagnosis.shortened, 'call loses', 'calls lose')} the oldest steps to fit max_length"
-        )
-    if given := tokens["turns given as context"]:
-        table.add_row("context only", f"{plural(given, 'reply is', 'replies are')} marked as not trained")
-    table.add_row("tokens trained", f"{tokens['trained']:,}")
-    if bad := tokens["labelled bad"]:
-        table.add_row("  labelled bad", f"{bad:,} of them: KTO makes these replies less likely, SFT drops them")
-    table.add_row("tokens of context", f"{tokens['context']:,}")
-    if tokens["computed"]:
-        table.add_row(
-            "tokens computed", f"{tokens['computed']:,} as a tree ({raw / tokens['computed']:.1f}× fewer than {raw:,})"
-        )
-    console.out().print(table)
-
-
-def _print_findings(diagnosis: Diagnosis) -> None:
-    out, findings = console.out(), list(diagnosis.findings())
+        diagnosis = diagnose(config, builder, seen)
+    findings, limited = list(diagnosis.findings()), diagnosis.rows.kept == config.limit
+    failed = any(finding.level == "fail" for finding in findings)
+    if config.as_json:
+        about = {"file": str(config.source.file), "model": config.model, "ok": not failed}
+        console.print_json(about | diagnosis.to_json() | {"limited": limited})
+        return 2 if failed else 0
+    _print_counts(diagnosis, limited=limited)
     for finding in findings:
         style = "bold red" if finding.level == "fail" else "bold yellow"
         text = f"{finding.level.upper()} {finding.name}: {finding.message}"
         out.print(console.printable(text), style=style, markup=False)
-    if diagnosis.rows.dropped or diagnosis.calls.dropped or any(finding.level == "fail" for finding in findings):
-        return
-    out.print("OK: nothing is dropped, only answers are trained, and every answer ends its turn", style="green")
+    if not failed and not diagnosis.rows.dropped and not diagnosis.calls.dropped:
+        out.print("OK: nothing is dropped, only answers are trained, and every answer ends its turn", style="green")
+    return 2 if failed else 0
+
+
+def _print_counts(diagnosis: Diagnosis, *, limited: bool) -> None:
+    tokens, template, rows = diagnosis.tokens, diagnosis.builder.template, diagnosis.rows
+    given, bad, computed = tokens["turns given as context"], tokens["labelled bad"], tokens["computed"]
+    raw = tokens["trained"] + tokens["context"]
+    lines = {
+        "end of turn": f"{console.printable(template.end_of_turn)} (token {template.end_of_turn_id})",
+        "tools": "in the template's own format" if template.knows_tools else "in Hermes tags: the template has none",
+        "rows": f"{rows}; stopped at --limit {rows.kept}" if limited else str(rows),
+        "calls": str(diagnosis.calls),
+        "shortened": f"{plural(diagnosis.shortened, 'call loses', 'calls lose')} the oldest steps to fit max_length"
+        if diagnosis.shortened
+        else "",
+        "context only": f"{plural(given, 'reply is', 'replies are')} marked as not trained" if given else "",
+        "tokens trained": f"{tokens['trained']:,}",
+        "  labelled bad": f"{bad:,} of them: KTO makes these replies less likely, SFT drops them" if bad else "",
+        "tokens of context": f"{tokens['context']:,}",
+        "tokens computed": f"{computed:,} as a tree ({raw / computed:.1f}× fewer than {raw:,})" if computed else "",
+    }
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, text in lines.items():
+        if text:
+            table.add_row(name, text)
+    console.out().print(table)
 
 
 COMMANDS = {

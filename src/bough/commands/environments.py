@@ -81,14 +81,8 @@ def _show(environment: ListedEnvironment, as_json: bool) -> int:
 def check_one(config: EnvCheckConfig) -> int:
     report = check_configured(config, config.environment)
     if config.as_json:
-        console.print_json(
-            {
-                "environment": report.environment,
-                "tasks": report.num_tasks,
-                "ok": not report.found,
-                "found": report.found,
-            }
-        )
+        about = {"environment": report.environment, "tasks": report.num_tasks}
+        console.print_json(about | {"ok": not report.found, "found": report.found})
         return 2 if report.found else 0
     out = console.out()
     for problem in report.problems:
@@ -107,12 +101,9 @@ def new(config: EnvNewConfig) -> int:
     if config.as_json:
         console.print_json({"files": list(map(str, files)), "commands": commands})
         return 0
-    out = console.out()
-    for file in files:
-        out.print(f"wrote {file}", markup=False, highlight=False, soft_wrap=True)
-    out.print("Check it, test it and train in it:")
-    for command in commands:
-        out.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)
+    lines = [*(f"wrote {file}" for file in files), "Check it, test it and train in it:"]
+    lines += [f"  {command}" for command in commands]
+    console.out().print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
     return 0
 
 
@@ -135,24 +126,12 @@ def setup(config: EnvSetupConfig) -> int:
 
 
 COMMANDS = {
-    "env list": Command(
-        EnvListConfig,
-        list_all,
-        "  bough env list\n  bough env list household",
-    ),
+    "env list": Command(EnvListConfig, list_all, "  bough env list\n  bough env list household"),
     "env check": Command(
         EnvCheckConfig,
         check_one,
         "  bough env check examples/guess_number.py:GuessNumber\n  bough env check web --options pages=click-button",
     ),
-    "env new": Command(
-        EnvNewConfig,
-        new,
-        "  bough env new shop",
-    ),
-    "env setup": Command(
-        EnvSetupConfig,
-        setup,
-        "  bough env setup web",
-    ),
+    "env new": Command(EnvNewConfig, new, "  bough env new shop"),
+    "env setup": Command(EnvSetupConfig, setup, "  bough env setup web"),
 }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Self
 
+from pydantic import Field, model_validator
 from rich.table import Table
 
 from bough import event_loop
@@ -15,12 +17,15 @@ from bough.commands.collect import announce_episodes
 from bough.commands.models import LoadedModel, ModelLike, TrainedModel, model_name
 from bough.commands.objects import AgentLike, EnvironmentLike, Facts, Source, StrPath, as_file, is_path, where_to_play
 from bough.commands.table import Command, Stage
+from bough.config.groups import ReportConfig
 from bough.config.keywords import make_config, settings_of
 from bough.data.base import IN_MEMORY
-from bough.errors import short_path
-from bough.evaluation.contest import EvalConfig, contest
-from bough.evaluation.gate import CompareConfig, SideBySide, side_by_side
+from bough.errors import InputError, short_path
+from bough.evaluation.comparison import compare as compare_models
+from bough.evaluation.contest import EvalConfig, StatisticsConfig, contest
+from bough.evaluation.gate import Decision, gate
 from bough.evaluation.results import FILE_NAME, Results
+from bough.evaluation.success import reports
 from bough.files import write_json
 from bough.ledger import Ledger
 from bough.models import resolve
@@ -60,12 +65,43 @@ class HeldOutMeasures(Facts):
     """A model on held-out records: negative log-likelihood, perplexity and accuracies by name."""
 
 
+class CompareConfig(ReportConfig):
+    """Compares results of `bough eval --environment`, matched by task and attempt."""
+
+    statistics: StatisticsConfig = StatisticsConfig()
+    files: list[Path] = Field(
+        min_length=1,
+        description="result files, or the folders that contain them",
+        json_schema_extra={"positional": True},
+    )
+    gate: bool = Field(False, description="exit with 1 unless the last model is significantly better than the first")
+    gate_by_type: bool = Field(
+        False, description="with --gate: also exit with 1 if the last model is significantly worse on any type of task"
+    )
+    output: Path | None = Field(
+        None, description="also write the report to this JSON file", json_schema_extra={"short": "-o"}
+    )
+
+    @model_validator(mode="after")
+    def _types_are_of_the_gate(self) -> Self:
+        if self.gate_by_type and not self.gate:
+            raise ValueError("--gate-by-type needs --gate")
+        return self
+
+
+@dataclass(frozen=True, repr=False)
 class Compared:
     """Evaluations side by side. It prints as a table; `decision` is the gate's, where it was asked for."""
 
-    def __init__(self, found: SideBySide) -> None:
-        self.reports, self.comparisons = found.reports, found.comparisons
-        self.notes, self.decision, self.level = found.notes, found.decision, found.level
+    reports: dict[str, Any]
+    comparisons: list[dict[str, Any]]
+    notes: list[str]
+    decision: Decision | None
+    level: float
+
+    def to_json(self) -> dict[str, Any]:
+        decided = self.decision.to_json() if self.decision is not None else None
+        return {"reports": self.reports, "comparisons": self.comparisons, "gate": decided}
 
     def __repr__(self) -> str:
         reason = [self.decision.reason] if self.decision is not None else []
@@ -98,7 +134,11 @@ def evaluate(
     """
     several = [models] if isinstance(models, str | os.PathLike | LoadedModel) else list(models)
     with TemporaryDirectory(prefix="bough-") as folder, as_file(eval_file) as file:
-        folders = [_on_disk(model, Path(folder) / f"loaded-{number}") for number, model in enumerate(several)]
+        # A model that is only in memory is written down.
+        folders = [
+            str(model.save(Path(folder) / f"loaded-{n}")) if isinstance(model, LoadedModel) else model_name(model)
+            for n, model in enumerate(several)
+        ]
         target = Path(output) if output is not None else None
         if (environment is not None or agent is not None) and target is None:
             target = Path(folder) / "evaluation"
@@ -112,11 +152,8 @@ def evaluate(
 
             found = measure(config)
             if config.output is not None:
-                about = {
-                    "model": _labels(several)[0],
-                    "eval_file": short_path(eval_file) if is_path(eval_file) else IN_MEMORY,
-                }
-                write_json(config.output, about | found)
+                named = short_path(eval_file) if is_path(eval_file) else IN_MEMORY
+                write_json(config.output, {"model": _labels(several)[0], "eval_file": named} | found)
             return HeldOutMeasures(found)
         results = _play(config, dict(zip(folders, _labels(several), strict=True)))
     return Evaluation(results, None if output is None else Path(output))
@@ -125,11 +162,6 @@ def evaluate(
 def _play(config: EvalConfig, labels: dict[str, str] | None = None) -> Results:
     with ContestProgress() as progress:
         return event_loop.run(contest(config, progress, labels))
-
-
-def _on_disk(model: ModelLike, folder: Path) -> str:
-    """The name that the settings take; a model that is only in memory is written down for it."""
-    return str(model.save(folder)) if isinstance(model, LoadedModel) else model_name(model)
 
 
 def _labels(models: Sequence[ModelLike]) -> list[str]:
@@ -153,17 +185,48 @@ def compare(*evaluations: Evaluation | StrPath, output: StrPath | None = None, *
     files = [
         Path(f"evaluation {n}") if isinstance(one, Evaluation) else Path(one) for n, one in enumerate(evaluations, 1)
     ]
-    config = make_config(
-        CompareConfig, "compare", settings, files=files, output=None if output is None else Path(output)
+    target = None if output is None else Path(output)
+    config = make_config(CompareConfig, "compare", settings, files=files, output=target)
+    return _compare(
+        config, {f: one.results for f, one in zip(files, evaluations, strict=True) if hasattr(one, "results")}
     )
-    results = {
-        file: one.results if isinstance(one, Evaluation) else Results.read(file)
-        for file, one in zip(config.files, evaluations, strict=True)
-    }
-    found = side_by_side(results, config)
+
+
+def _compare(config: CompareConfig, given: Mapping[Path, Results]) -> Compared:
+    """Compares the models of all files. Results of other tasks or fewer than two models are an InputError."""
+    files = {path: given.get(path) or Results.read(path) for path in config.files}
+    (first, reference), *others = files.items()
+    problems = [
+        f"{what} is {getattr(reference, what)!r} in {first} and {getattr(results, what)!r} in {path}"
+        for path, results in others
+        for what in ("environment", "options", "split", "seed")
+        if getattr(results, what) != getattr(reference, what)
+    ]
+    if problems:
+        raise InputError("these results cannot be compared:", problems)
+    # A name that occurs in several files gets the file added.
+    names = [model.name for results in files.values() for model in results.models]
+    models = [
+        model.model_copy(update={"name": f"{model.name} ({path})"}) if names.count(model.name) > 1 else model
+        for path, results in files.items()
+        for model in results.models
+    ]
+    if len(models) < 2:
+        raise InputError(f"{first} contains one model; a comparison needs two: give a second file")
+    early, level = any(results.stop_width is not None for results in files.values()), config.statistics.level
+    compared = compare_models(models, against=config.statistics.against, level=level, sequential=early)
+    decision = None
+    if config.gate:
+        alpha = round(1.0 - level, 12)
+        decision = gate(models[0], models[-1], alpha=alpha, sequential=early, by_type=config.gate_by_type)
+    # Settings may differ between the models, but the reader should know.
+    keys = sorted({key for model in models for key in model.settings} - {"adapter"})
+    values = {key: [model.settings.get(key) for model in models] for key in keys}
+    notes = [f"{key} differs: {some}" for key, some in values.items() if any(one != some[0] for one in some)]
+    found = Compared(reports(models, level, early), [one.to_json() for one in compared], notes, decision, level)
     if config.output is not None:
-        found.write(config.output)
-    return Compared(found)
+        write_json(config.output, found.to_json())
+    return found
 
 
 def table(reports: dict[str, Any], comparisons: list[Any], level: float) -> str:
@@ -224,7 +287,7 @@ def _held_out(config: EvalConfig) -> int:
 
 
 def compare_command(config: CompareConfig) -> int:
-    found = side_by_side({path: Results.read(path) for path in config.files}, config)
+    found = _compare(config, {})
     if config.as_json:
         console.print_json(found.to_json() | {"notes": found.notes})
     else:
@@ -233,8 +296,6 @@ def compare_command(config: CompareConfig) -> int:
             console.out().print(console.printable(f"note: {note}"), style="yellow", markup=False)
         if found.decision is not None:
             console.out().print(console.printable(f"\n{found.decision.reason}"), style="bold", markup=False)
-    if config.output:
-        found.write(config.output)
     return 0 if found.decision is None or found.decision.promote else 1
 
 

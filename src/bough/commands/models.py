@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from bough.ledger import plural
 from bough.models.resolve import context_length
 from bough.policy.load import base_and_adapter
 from bough.rollouts.agents import ModelAgent
-from bough.types import Call, Group, Message, Pair, Trajectory, Turn
+from bough.types import Call, Group, Pair, Trajectory
 
 if TYPE_CHECKING:
     from bough.engines.local.engine import LocalEngine
@@ -58,14 +58,18 @@ class LoadedModel:
         Recorded calls are used as they are; others are made with the chat template.
         Raises InputError where a turn cannot be turned into a call.
         """
-        return [self._calls(start, turns, tools) for start, turns, tools in _units(record)]
-
-    def _calls(self, start: list[Message], turns: list[Turn], tools: list[dict[str, Any]]) -> list[Call]:
-        found = []
-        for built in self._builder.build(start, turns, tools):
-            if built.call is None:
-                raise InputError(f"turn {built.turn + 1} cannot be trained ({built.reason}): {built.message}")
-            found.append(built.call)
+        if isinstance(record, Pair):
+            units = [(record.start, side, record.tools) for side in (record.chosen, record.rejected)]
+        else:
+            attempts = record.attempts if isinstance(record, Group) else [record]
+            units = [(one.start, one.turns, one.tools) for one in attempts]
+        found: list[list[Call]] = []
+        for start, turns, tools in units:
+            found.append([])
+            for built in self._builder.build(start, turns, tools):
+                if built.call is None:
+                    raise InputError(f"turn {built.turn + 1} cannot be trained ({built.reason}): {built.message}")
+                found[-1].append(built.call)
         return found
 
     def agent(self, sampling: SamplingConfig) -> ModelAgent:
@@ -78,7 +82,7 @@ class LoadedModel:
 
     def save(self, folder: StrPath) -> Path:
         """Writes the adapter, or all weights where there is none, for `transformers`, `peft` and every command."""
-        from bough.policy.save import save_policy
+        from bough.policy.load import save_policy
 
         save_policy(self.policy, self.tokenizer, Path(folder))
         return Path(folder)
@@ -137,14 +141,11 @@ class TrainedModel:
         return Path(folder)
 
     def __repr__(self) -> str:
-        return f"<{self.name}: {', '.join(self._facts())}; weights in {self.path}>"
-
-    def _facts(self) -> Iterator[str]:
-        yield plural(self.report["step"], "step")
+        facts = [plural(self.report["step"], "step")]
         for name in ("loss", "accuracy", "reward", "success"):
-            values = [line[name] for line in self.metrics if name in line]
-            if values:
-                yield f"{name} {values[0]:.4g} → {values[-1]:.4g}"
+            if values := [line[name] for line in self.metrics if name in line]:
+                facts.append(f"{name} {values[0]:.4g} → {values[-1]:.4g}")
+        return f"<{self.name}: {', '.join(facts)}; weights in {self.path}>"
 
 
 ModelLike = str | os.PathLike[str] | LoadedModel
@@ -179,12 +180,3 @@ def load(
     torch.manual_seed(seed)
     template = load_template(base_and_adapter(name)[0], Path(chat_template) if chat_template else None)
     return LoadedModel(name, Policy.load(name, **options), template)
-
-
-def _units(record: Trajectory | Pair | Group) -> Iterator[tuple[list[Message], list[Turn], list[dict[str, Any]]]]:
-    if isinstance(record, Pair):
-        yield record.start, record.chosen, record.tools
-        yield record.start, record.rejected, record.tools
-    else:
-        for attempt in record.attempts if isinstance(record, Group) else [record]:
-            yield attempt.start, attempt.turns, attempt.tools

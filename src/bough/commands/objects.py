@@ -131,20 +131,15 @@ def as_file(source: Source | None) -> Iterator[Path | None]:
     if source is None or is_path(source):
         yield None if source is None else Path(source)
         return
-    with TemporaryDirectory(prefix="bough-") as folder:
-        path = Path(folder) / f"{IN_MEMORY}.jsonl"
-        write_records(source, path)
-        yield path
-
-
-def write_records(records: Source, path: Path) -> None:
-    """Writes records to a new file in Bough's own format."""
-    found = records_of(records)
+    found = records_of(source)
     if not found:
         raise InputError("there are no records: the list is empty")
-    with Writer(path, batch=1024) as writer:
-        for record in found:
-            writer.write(record)
+    with TemporaryDirectory(prefix="bough-") as folder:
+        path = Path(folder) / f"{IN_MEMORY}.jsonl"
+        with Writer(path, batch=1024) as writer:
+            for record in found:
+                writer.write(record)
+        yield path
 
 
 def _each(sources: Iterable[Any]) -> Iterator[Any]:
@@ -163,7 +158,6 @@ def _each(sources: Iterable[Any]) -> Iterator[Any]:
 # A list of records as the API returns it: it prints as a summary, not as everything that is in it.
 
 R = TypeVar("R")
-SHOWN = (str, int, float)
 
 
 class Records(list[R]):
@@ -188,10 +182,10 @@ class Facts(dict[str, Any]):
     """Named numbers or texts. It prints as two columns."""
 
     def __repr__(self) -> str:
-        shown = {name.replace("_", " "): _text(value) for name, value in self.items() if isinstance(value, SHOWN)}
+        shown = {}
+        for name, value in self.items():
+            if isinstance(value, str | int | float):
+                text = value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+                shown[name.replace("_", " ")] = text
         width = max(map(len, shown), default=0)
         return "\n".join(f"{name:<{width}}  {text}" for name, text in shown.items())
-
-
-def _text(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

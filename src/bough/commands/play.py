@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import sys
@@ -159,27 +160,14 @@ def play_command(config: PlayConfig) -> int:
         if not config.json_lines:
             print_observation(observation)
             return
-        sys.stdout.write(to_json(_row(step, observation), inf_nan_mode="null").decode() + "\n")
+        names = ("action", "reward", "progress", "terminated", "truncated", "success", "error", "stop")
+        values = {name: getattr(observation, name) for name in names}
+        row = {**observation.info, "step": step, "observation": observation.text, **values}
+        sys.stdout.write(to_json(row, inf_nan_mode="null").decode() + "\n")
         sys.stdout.flush()
 
     play_configured(config, actions, tell)
     return 0
-
-
-def _row(step: int, observation: Observation) -> dict[str, Any]:
-    known = {
-        "step": step,
-        "action": observation.action,
-        "observation": observation.text,
-        "reward": observation.reward,
-        "progress": observation.progress,
-        "terminated": observation.terminated,
-        "truncated": observation.truncated,
-        "success": observation.success,
-        "error": observation.error,
-        "stop": observation.stop,
-    }
-    return {**observation.info, **known}
 
 
 def _read_actions(path: Path) -> Iterator[str]:
@@ -189,22 +177,16 @@ def _read_actions(path: Path) -> Iterator[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--actions {path}: cannot be read: {error}") from None
     for number, line in enumerate(text.splitlines(), 1):
-        if line.strip():
-            yield _action(line, f"{path}:{number}")
-
-
-def _action(line: str, place: str) -> str:
-    if line[0] not in '{"':
-        return line.strip()
-    try:
-        value = json.loads(line)
-    except ValueError:
-        return line.strip()
-    if isinstance(value, dict):
-        value = value.get("action", value.get("command"))
-    if not isinstance(value, str):
-        raise InputError(f'{place}: an action is text, or an object with "action" as text')
-    return value
+        value: Any = line.strip()
+        if line[:1] in ("{", '"'):
+            with contextlib.suppress(ValueError):
+                value = json.loads(line)
+        if isinstance(value, dict):
+            value = value.get("action", value.get("command"))
+        if not isinstance(value, str):
+            raise InputError(f'{path}:{number}: an action is text, or an object with "action" as text')
+        if value:
+            yield value
 
 
 COMMANDS = {

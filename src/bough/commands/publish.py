@@ -17,7 +17,7 @@ from bough.files import MAX_JSON, read_small
 from bough.ledger import plural
 from bough.report.card import RUN, Card, CardConfig, HubId, write_card
 from bough.report.evaluated import find_subject
-from bough.report.publish import Release, make_release, upload
+from bough.report.publish import make_release, upload
 from bough.terminal import console
 
 
@@ -97,41 +97,29 @@ def card_command(config: CardConfig) -> int:
         console.err().print(f"note: {console.printable(missing)}", style="yellow", markup=False)
     if config.as_json:
         console.print_json({"card": str(made.path), "missing": made.missing})
-        return 0
-    console.out().print(f"card written to {made.path}", markup=False)
+    else:
+        console.out().print(f"card written to {made.path}", markup=False)
     return 0
 
 
 def push_command(config: PushConfig) -> int:
     subject = find_subject(config.run, [])
     release = make_release(subject, config.base_model)
-    out, err = console.err() if config.as_json else console.out(), console.err()
+    out = console.err() if config.as_json else console.out()
     for name in release.files:
         note = " (the base model by its name on the Hub)" if name in release.changed else ""
         out.print(f"{decimal(release.size(name)):>10}  {name}{note}", markup=False)
-    for name in release.naming([Path.home(), Path.cwd(), subject.run.resolve()]):
-        err.print(f"note: {name} contains a path of this machine", style="yellow", markup=False)
     if config.repo not in read_small(subject.weights / "README.md", MAX_JSON, "replace"):
         hint = f"bough card {config.run} --repo {config.repo} --overwrite"
-        err.print(
-            f"note: the card does not mention {config.repo}; `{hint}` writes one that does",
-            style="yellow",
-            markup=False,
-        )
-    visibility = " as a private repository" if config.private else ""
+        note = f"note: the card does not mention {config.repo}; `{hint}` writes one that does"
+        console.err().print(note, style="yellow", markup=False)
+    address, files = None, plural(len(release.files), "file")
     if config.dry_run:
-        out.print(
-            f"{plural(len(release.files), 'file')} would be uploaded to {config.repo}{visibility}; "
-            "nothing was uploaded",
-            markup=False,
-        )
-        return _print_json(config, release, None)
-    address = upload(release, config.repo, private=config.private, message=config.message)
-    out.print(f"{plural(len(release.files), 'file')} uploaded to {address}", markup=False)
-    return _print_json(config, release, address)
-
-
-def _print_json(config: PushConfig, release: Release, address: str | None) -> int:
+        visibility = " as a private repository" if config.private else ""
+        out.print(f"{files} would be uploaded to {config.repo}{visibility}; nothing was uploaded", markup=False)
+    else:
+        address = upload(release, config.repo, private=config.private, message=config.message)
+        out.print(f"{files} uploaded to {address}", markup=False)
     if config.as_json:
         sizes = {name: release.size(name) for name in release.files}
         console.print_json({"repo": config.repo, "files": sizes, "uploaded_to": address})
@@ -142,7 +130,7 @@ def _print_json(config: PushConfig, release: Release, address: str | None) -> in
 
 
 def _merge(config: MergeConfig) -> str:
-    from bough.policy.save import merge_adapter
+    from bough.policy.load import merge_adapter
 
     return merge_adapter(config.adapter, config.output, base=config.model, gguf_type=config.gguf_type)
 
@@ -151,8 +139,8 @@ def merge_command(config: MergeConfig) -> int:
     base = _merge(config)
     if config.as_json:
         console.print_json({"adapter": str(config.adapter), "base": base, "output": str(config.output)})
-        return 0
-    console.out().print(f"{config.adapter} merged into {base}, written to {config.output}", markup=False)
+    else:
+        console.out().print(f"{config.adapter} merged into {base}, written to {config.output}", markup=False)
     return 0
 
 

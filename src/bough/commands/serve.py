@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import yaml
 from pydantic import Field
 
-from bough import event_loop
 from bough.commands.models import LoadedModel, ModelLike, model_name
 from bough.commands.objects import AgentLike, StrPath, agent_name
 from bough.commands.table import Command
@@ -82,8 +80,11 @@ SETTINGS = "config.yaml"
 FIXED = ("model", "adapter", "engine", "chat_template")
 
 
-class Served:
-    """A model, its endpoint and its store, on the event loop that calls `start`."""
+class RecordingServer:
+    """A server in a thread of its own, until `close`, the end of a `with` block or of the program.
+
+    `base_url` is what an OpenAI client takes; `session(name)` is that of a session.
+    """
 
     def __init__(self, config: ServeConfig, engine: Engine | None = None) -> None:
         need_server()
@@ -92,82 +93,66 @@ class Served:
         self.config = config
         self._access = access(config.host, config.access_key_variable)
         self._listening = listen(config.host, config.port)
-        self._engine = engine
-        self._owns_engine = engine is None
+        self._engine, self._owns_engine = engine, engine is None
         self._endpoint: Endpoint | None = None
+        self._loop = BackgroundLoop("bough-serve")
+        try:
+            self._loop.run(self._start())
+        except BaseException:
+            self._listening.close()
+            self._loop.close()
+            raise
 
     @property
     def base_url(self) -> str:
         host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
         return f"http://{host}:{self._listening.getsockname()[1]}/v1"
 
-    async def start(self) -> None:
+    def session(self, name: str) -> str:
+        """The base URL of a session."""
+        return f"{self.base_url.removesuffix('/v1')}/s/{name}/v1"
+
+    async def _start(self) -> None:
         """Loads the model and begins to answer."""
         from bough.engines.server.app import make_app
 
-        try:
-            store = _open_store(self.config)
-            engine = self._engine = self._engine or await load_engine(self.config.agent, self.config.sampling)
-            recorder = Recorder(
-                agent=engine.name,
-                config_of=lambda name: _session_config(engine, self.config.sampling, self.config.seed, name),
-                store=store,
-                timeout_s=self.config.session_timeout_s,
-            )
-            texts = _token_texts(engine)
-            app = make_app(recorder, self._access, model=engine.name, token_texts=texts)
-            self._endpoint = Endpoint(app, self._listening, host=self.config.host)
-            await self._endpoint.start()
-        except BaseException:
-            self._listening.close()
-            raise
+        store, sampling = _open_store(self.config), self.config.sampling
+        engine = self._engine = self._engine or await load_engine(self.config.agent, sampling)
 
-    async def close(self) -> None:
-        """Stops. Open sessions stay open in the folder."""
+        def config_of(name: str) -> SessionConfig:
+            seed = derived_seed(self.config.seed, name)
+            return SessionConfig(lambda number: engine.open(f"{name}/{number}", seed=seed), sampling, seed)
+
+        timeout_s = self.config.session_timeout_s
+        recorder = Recorder(agent=engine.name, config_of=config_of, store=store, timeout_s=timeout_s)
+        texts = None
+        if isinstance(engine, TemplateEngine):
+            tokenizer = engine.template.tokenizer
+            texts = lambda ids: [tokenizer.decode([token]) for token in ids]  # noqa: E731
+        app = make_app(recorder, self._access, model=engine.name, token_texts=texts)
+        self._endpoint = Endpoint(app, self._listening, host=self.config.host)
+        await self._endpoint.start()
+
+    def close(self) -> None:
+        """Stops answering. Open sessions stay open in the folder."""
+        if not self._loop.loop.is_closed():
+            self._loop.run(self._close())
+            self._loop.close()
+
+    async def _close(self) -> None:
         if self._endpoint is not None:
             await self._endpoint.close()
         if self._engine is not None and self._owns_engine:
             await self._engine.close()
 
-
-class RecordingServer:
-    """A server in a thread of its own, until `close`, the end of a `with` block or of the program.
-
-    `base_url` is what an OpenAI client takes; `session(name)` is that of a session.
-    """
-
-    def __init__(self, served: Served) -> None:
-        self._served, self._loop = served, BackgroundLoop("bough-serve")
-        try:
-            self._loop.run(served.start())
-        except BaseException:
-            self._loop.close()
-            raise
-
-    @property
-    def base_url(self) -> str:
-        return self._served.base_url
-
-    def session(self, name: str) -> str:
-        """The base URL of a session."""
-        return f"{self.base_url.removesuffix('/v1')}/s/{name}/v1"
-
-    def close(self) -> None:
-        """Stops answering."""
-        if not self._loop.loop.is_closed():
-            self._loop.run(self._served.close())
-            self._loop.close()
-
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<{self._served.config.record} at {self.base_url}>"
+        return f"<{self.config.record} at {self.base_url}>"
 
 
 @settings_of(ServeConfig)
@@ -179,12 +164,7 @@ def serve(model: ModelLike, record: StrPath, *, port: int = 0, **settings: Any) 
     """
     config = make_config(ServeConfig, "serve", settings, model=model_name(model), record=Path(record), port=port)
     engine = model.agent(config.sampling).engine if isinstance(model, LoadedModel) else None
-    return RecordingServer(Served(config, engine))
-
-
-def _session_config(engine: Engine, sampling: SamplingConfig, seed: int, name: str) -> SessionConfig:
-    own_seed = derived_seed(seed, name)
-    return SessionConfig(lambda number: engine.open(f"{name}/{number}", seed=own_seed), sampling, own_seed)
+    return RecordingServer(config, engine)
 
 
 def _open_store(config: ServeConfig) -> Store:
@@ -205,45 +185,24 @@ def _open_store(config: ServeConfig) -> Store:
     return store
 
 
-def _token_texts(engine: Engine) -> Any:
-    if not isinstance(engine, TemplateEngine):
-        return None
-    tokenizer = engine.template.tokenizer
-    return lambda ids: [tokenizer.decode([token]) for token in ids]
-
-
 # `bough serve`: serve a model over an OpenAI-compatible address and record every call.
 
 
 def serve_command(config: ServeConfig) -> int:
-    event_loop.run(_serve(config))
-    return 0
-
-
-async def _serve(config: ServeConfig) -> None:
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
+    stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped.set)
-    served = Served(config)
-    try:
-        await served.start()
-        _tell(config, served.base_url)
-        await stopped.wait()
-    finally:
-        await served.close()
-
-
-def _tell(config: ServeConfig, base_url: str) -> None:
-    if config.as_json:
-        console.print_json({"base_url": base_url, "record": str(config.record)})
-        return
-    out = console.out()
-    out.print(f"Serving {config.agent.model} at", markup=False)
-    out.print(base_url, style="bold", markup=False)
-    sessions = base_url.removesuffix("/v1")
-    out.print(f"a session: {sessions}/s/NAME/v1, closed by POST {sessions}/s/NAME/end", markup=False)
-    out.print(f"recording in {config.record}; Ctrl-C stops", markup=False)
+        signal.signal(number, lambda *_: stopped.set())
+    with RecordingServer(config) as server:
+        if config.as_json:
+            console.print_json({"base_url": server.base_url, "record": str(config.record)})
+        else:
+            out, sessions = console.out(), server.base_url.removesuffix("/v1")
+            out.print(f"Serving {config.agent.model} at", markup=False)
+            out.print(server.base_url, style="bold", markup=False)
+            out.print(f"a session: {sessions}/s/NAME/v1, closed by POST {sessions}/s/NAME/end", markup=False)
+            out.print(f"recording in {config.record}; Ctrl-C stops", markup=False)
+        stopped.wait()
+    return 0
 
 
 # `bough.recorded`: run an agent function once and get what it did as a trajectory.
@@ -270,7 +229,12 @@ async def recorded(
     """
     config = make_config(RecordedConfig, "recorded", settings, model=model_name(model))
     environment_class = find(f"{AGENT_PREFIX}{agent_name(agent)}")
-    played = _task(task, environment_class.name)
+    if isinstance(task, Task):
+        played = task
+    elif isinstance(task, str):
+        played = Task(id=task, environment=environment_class.name)
+    else:
+        played = Task(id=json_digest(dict(task), size=8), environment=environment_class.name, data=dict(task))
     if isinstance(model, LoadedModel):
         player = model.agent(config.sampling)
     else:
@@ -284,14 +248,6 @@ async def recorded(
     finally:
         await player.close()
         await shut_down(environment_class)
-
-
-def _task(given: Task | Mapping[str, Any] | str, environment: str) -> Task:
-    if isinstance(given, Task):
-        return given
-    if isinstance(given, str):
-        return Task(id=given, environment=environment)
-    return Task(id=json_digest(dict(given), size=8), environment=environment, data=dict(given))
 
 
 COMMANDS = {

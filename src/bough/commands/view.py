@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field
@@ -88,9 +87,7 @@ class Viewer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -144,35 +141,25 @@ def _answers(config: ViewConfig) -> FolderAnswers:
 
 
 def view_command(config: ViewConfig) -> int:
-    return _export(config) if config.export is not None else _serve(config)
-
-
-def _serve(config: ViewConfig) -> int:
-    viewer = Viewer(config)
-    if config.as_json:
-        console.print_json({"path": str(config.path), "address": viewer.address})
-    else:
-        out = console.out()
-        out.print(f"Viewing {config.path} at", markup=False)
-        out.print(viewer.address, style="bold", markup=False, soft_wrap=True)
-        out.print("Press Ctrl-C to stop.", style="dim")
-    viewer.serve()
-    return 0
-
-
-def _export(config: ViewConfig) -> int:
+    out = console.out()
+    if config.export is None:
+        viewer = Viewer(config)
+        if config.as_json:
+            console.print_json({"path": str(config.path), "address": viewer.address})
+        else:
+            out.print(f"Viewing {config.path} at", markup=False)
+            out.print(viewer.address, style="bold", markup=False, soft_wrap=True)
+            out.print("Press Ctrl-C to stop.", style="dim")
+        viewer.serve()
+        return 0
     written = export_configured(config)
     if config.as_json:
         console.print_json({"page": str(config.export)} | asdict(written))
         return 0
-    out = console.out()
     out.print(f"{config.export}: {written.megabytes:.1f} MB, {plural(written.records, 'record')}", markup=False)
     if written.left_out:
-        out.print(
-            f"{plural(written.left_out, 'record is', 'records are')} not included; raise --max-records",
-            style="yellow",
-            markup=False,
-        )
+        omitted = plural(written.left_out, "record is", "records are")
+        out.print(f"{omitted} not included; raise --max-records", style="yellow", markup=False)
     return 0
 
 

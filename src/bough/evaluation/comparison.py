@@ -11,7 +11,6 @@ not families: they are fixed, and all of them are played.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -20,7 +19,7 @@ from typing import Any, Literal
 from bough.errors import InputError
 from bough.evaluation.intervals import Interval, anytime_p, difference_sequence, mean_interval
 from bough.evaluation.paired import Outlook, better_p, difference_interval, holm, outlook, sign_flip
-from bough.evaluation.results import ModelResult, Outcome, by_task, means
+from bough.evaluation.results import ModelResult, Outcome, by_task, mean, means
 
 Against = Literal["first", "all"]
 Played = tuple[Outcome, Outcome]
@@ -93,59 +92,51 @@ def compare(
     chosen = []
     for first, second in wanted:
         try:
-            chosen.append((first, second, _comparable(first, second)))
+            chosen.append((first, second, *comparable(first, second)))
         except InputError as error:
             if leave_out is None:
                 raise
             leave_out(str(error))
-    found = [_compare(first, second, pairs, level, sequential, len(chosen)) for first, second, pairs in chosen]
+    found = [_compare(*one, level, sequential, len(chosen)) for one in chosen]
     adjusted = holm([comparison.success.p for comparison in found])
     return [replace(one, adjusted_p=p) for one, p in zip(found, adjusted, strict=True)]
 
 
-def matched(first: ModelResult, second: ModelResult) -> list[Played]:
-    """The episodes of both, task by task and attempt by attempt, without copies.
+def matched(first: ModelResult, second: ModelResult) -> tuple[list[Played], set[str]]:
+    """The episodes of both, task by task and attempt by attempt, and the tasks that are left out as copies.
 
-    Raises InputError where tasks are not the same.
+    A copy has the content and the start of an earlier task, whatever came of it. Raises InputError where tasks
+    are not the same.
     """
-    both = _both(first, second)
-    copied = copies(first, second)
-    return [pair for pair in both if pair[0].task not in copied]
-
-
-def copies(first: ModelResult, second: ModelResult) -> set[str]:
-    """The tasks that have the content and the start of an earlier one, whatever came of them."""
-    named: dict[tuple[str, ...], str] = {}
-    found = set()
-    for one, other in _both(first, second):
-        if one.start and other.start and one.family is other.family is None:
-            content = (one.digest, one.start, other.digest, other.start)
-            if named.setdefault(content, one.task) != one.task:
-                found.add(one.task)
-    return found
-
-
-def _both(first: ModelResult, second: ModelResult) -> list[Played]:
     others = {(outcome.task, outcome.attempt): outcome for outcome in second.outcomes}
-    both = [
-        (outcome, others[outcome.task, outcome.attempt])
-        for outcome in first.outcomes
-        if (outcome.task, outcome.attempt) in others
-    ]
-    unlike = sorted(
-        {mine.task for mine, theirs in both if mine.digest and theirs.digest and mine.digest != theirs.digest}
-    )
+    both = [(one, others[one.task, one.attempt]) for one in first.outcomes if (one.task, one.attempt) in others]
+    if empty := [model.name for model in (first, second) if not model.outcomes]:
+        raise InputError(f"{first.name} and {second.name}: {' and '.join(empty)} finished no episode")
+    if not both:
+        raise InputError(f"{first.name} and {second.name} have no task in common; evaluate both on the same tasks")
+    unlike = sorted({one.task for one, other in both if one.digest and other.digest and one.digest != other.digest})
     if unlike:
         more = f" and {len(unlike) - 1} more" if len(unlike) > 1 else ""
         raise InputError(
             f"{first.name} and {second.name} played different tasks with the same name ({unlike[0]}{more}): "
             "the environment or its options differ, so their episodes cannot be matched"
         )
-    if empty := [model.name for model in (first, second) if not model.outcomes]:
-        raise InputError(f"{first.name} and {second.name}: {' and '.join(empty)} finished no episode")
-    if not both:
-        raise InputError(f"{first.name} and {second.name} have no task in common; evaluate both on the same tasks")
-    return both
+    named: dict[tuple[str, ...], str] = {}
+    copies = set()
+    for one, other in both:
+        if one.start and other.start and one.family is other.family is None:
+            content = (one.digest, one.start, other.digest, other.start)
+            if named.setdefault(content, one.task) != one.task:
+                copies.add(one.task)
+    return [pair for pair in both if pair[0].task not in copies], copies
+
+
+def comparable(first: ModelResult, second: ModelResult) -> tuple[list[Played], set[str]]:
+    """`matched`; an InputError where no task has a known outcome for both."""
+    pairs, copies = matched(first, second)
+    if not known_pairs(pairs):
+        raise InputError(f"{first.name} and {second.name}: no task has a known outcome for both")
+    return pairs, copies
 
 
 def known_pairs(pairs: Sequence[Played]) -> list[Played]:
@@ -164,74 +155,53 @@ def task_differences(pairs: Sequence[Played], *, reward: bool = False) -> list[f
     return means(found)
 
 
-def _comparable(first: ModelResult, second: ModelResult) -> list[Played]:
-    pairs = matched(first, second)
-    if not known_pairs(pairs):
-        raise InputError(f"{first.name} and {second.name}: no task has a known outcome for both")
-    return pairs
-
-
 def _compare(
     first: ModelResult,
     second: ModelResult,
     pairs: Sequence[Played],
+    copied: set[str],
     level: float,
     sequential: bool,
     together: int,
 ) -> Comparison:
-    known, everything = known_pairs(pairs), known_pairs(matched(first.assuming(True), second.assuming(False)))
-    copied = copies(first, second)
+    # Every lost episode counts against whichever direction is asked about.
+    everything = known_pairs(matched(first.assuming(True), second.assuming(False))[0])
+    worst = task_differences(everything)
+    best = task_differences(matched(first.assuming(False), second.assuming(True))[0])
+    between = difference_sequence if sequential else difference_interval
+    low, high = between(worst, level), between(best, level)
+    assert low is not None and high is not None
+    p = min(1.0, 2.0 * min(up_p(worst, sequential), up_p([-value for value in best], sequential)))
+    known = known_pairs(pairs)
     rows = [one for model in (first, second) for one in model.assuming(True).outcomes if one.task not in copied]
-    played = {(one.task, one.attempt) for one in rows}
     differences, alpha = task_differences(known), round(1.0 - level, 12)
-    rates = [means(by_task(side, lambda outcome: outcome.success)) for side in zip(*known, strict=True)]
-    one_attempt = len(known) == len(differences)
-    test = "McNemar exact" if one_attempt else "Gaffke by task"
-    success = _success(first, second, _mean(differences), level, sequential)
+    rewards = task_differences(pairs, reward=True)
+    reward = None
+    if rewards and not sequential:  # rewards have no known range, so that no test of them holds at any time
+        reward = Difference(mean(rewards), mean_interval(rewards, level), sign_flip(rewards))
+    rates = [mean(means(by_task(side, lambda outcome: outcome.success))) for side in zip(*known, strict=True)]
+    test = "McNemar exact" if len(known) == len(differences) else "Gaffke by task"
     return Comparison(
         first=first.name,
         second=second.name,
         tasks=len(differences),
         episodes=len(known),
-        left_out=len(played) - len(everything),
+        left_out=len({(one.task, one.attempt) for one in rows}) - len(everything),
         copies=len(copied),
         lost=len(everything) - len(known),
         better=sum(value > 0 for value in differences),
         worse=sum(value < 0 for value in differences),
-        rates=(_mean(rates[0]), _mean(rates[1])),
-        success=success,
-        # Rewards have no known range, so that no test of them holds at any time.
-        reward=None if sequential else _reward(pairs, level),
+        rates=(rates[0], rates[1]),
+        success=Difference(mean(differences), replace(low, high=high.high), p),
+        reward=reward,
         test=ANYTIME if sequential else test,
-        adjusted_p=success.p,
+        adjusted_p=p,
         alpha=alpha,
         comparisons=together,
         outlook=outlook(differences, alpha / together),
     )
 
 
-def _success(first: ModelResult, second: ModelResult, mean: float, level: float, sequential: bool) -> Difference:
-    """Every lost episode counts against whichever direction is asked about."""
-    worst = task_differences(matched(first.assuming(True), second.assuming(False)))
-    best = task_differences(matched(first.assuming(False), second.assuming(True)))
-    between = difference_sequence if sequential else difference_interval
-    low, high = between(worst, level), between(best, level)
-    assert low is not None and high is not None
-    p = min(up_p(worst, sequential), up_p([-value for value in best], sequential))
-    return Difference(mean, replace(low, high=high.high), min(1.0, 2.0 * p))
-
-
 def up_p(differences: Sequence[float], sequential: bool) -> float:
     """The one-sided p-value of "the mean difference is not above zero"."""
     return anytime_p(differences, one_sided=True) if sequential else better_p(differences)
-
-
-def _reward(pairs: Sequence[Played], level: float) -> Difference | None:
-    differences = task_differences(pairs, reward=True)
-    if not differences:
-        return None
-    return Difference(_mean(differences), mean_interval(differences, level), sign_flip(differences))
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)

@@ -10,15 +10,16 @@ in their order, never in the order in which episodes end: quick failures end fir
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
 from bough.config.base import Config
 from bough.config.groups import (
+    BASELINES,
     AgentConfig,
     ClusterConfig,
     CollectConfig,
@@ -27,7 +28,7 @@ from bough.config.groups import (
     ReportConfig,
     SamplingConfig,
 )
-from bough.config.parts import Leaf, leaves
+from bough.config.parts import leaves
 from bough.config.problems import flag
 from bough.environments.base import Environment
 from bough.environments.isolated import shut_down
@@ -44,10 +45,8 @@ from bough.rollouts.agents import NO_EXPERT, make_agent
 from bough.rollouts.collect import AllLostError, Collection, NoExpertError, collect
 from bough.rollouts.runner import Attempt, LocalRunner, Runner, attempts, wanted_tasks
 from bough.terminal import console
+from bough.terminal.tables import ContestProgress
 from bough.types import Task
-
-BASELINES = ("expert", "random")
-
 
 # Settings of both uses; those of the held-out file belong to --eval-file, all others to --environment.
 OF_BOTH = ("model", "chat_template", "output", "eval_file", "environment", "as_json")
@@ -150,41 +149,36 @@ class EvalConfig(ReportConfig):
 
     @model_validator(mode="after")
     def _one_use_and_what_belongs_to_it(self) -> Self:
-        played = bool(self.environment.name)
+        played, models = bool(self.environment.name), self.agent.model
         if played == (self.held_out.file is not None):
             what = "both are" if played else "neither is"
             raise ValueError(
                 f"give either --environment or --agent (to play) or --eval-file (to measure likelihoods); {what} given"
             )
         use, other = ("--environment", "--eval-file") if played else ("--eval-file", "--environment")
-        strays = [flag(leaf.flat) for leaf in leaves(type(self)).values() if self._is_stray(leaf)]
+        strays = [
+            flag(leaf.flat)
+            for leaf in leaves(type(self)).values()
+            # A setting of the other use was changed; a file that lists every default is fine.
+            if leaf.flat not in OF_BOTH and (leaf.part is HeldOutFileConfig) == played and leaf.of(self) != leaf.default
+        ]
         if strays:
             raise ValueError(f"{', '.join(strays)} only has a meaning with {other}, not with {use}")
-        if played:
-            self._can_be_played()
-        elif len(self.agent.model) > 1:
-            raise ValueError(f"--eval-file takes one model, not {len(self.agent.model)}")
-        elif self.output is not None and self.output.is_dir():
+        if not played and len(models) > 1:
+            raise ValueError(f"--eval-file takes one model, not {len(models)}")
+        if not played and self.output is not None and self.output.is_dir():
             raise ValueError(f"--output {self.output} is a folder; with --eval-file it must be a JSON file")
-        return self
-
-    def _is_stray(self, leaf: Leaf) -> bool:
-        """Whether a setting of the other use was changed; a file that lists every default is fine."""
-        mine = leaf.flat in OF_BOTH or (leaf.part is HeldOutFileConfig) == (not self.environment.name)
-        return not mine and leaf.of(self) != leaf.default
-
-    def _can_be_played(self) -> None:
-        players = [name for name in self.agent.model if name not in BASELINES]
-        if self.output is None:
+        if played and self.output is None:
             raise ValueError("--output is required with --environment: the folder for episodes and results")
-        if twice := {name for name in self.agent.model if self.agent.model.count(name) > 1}:
-            raise ValueError(f"--model {' '.join(sorted(twice))} is given twice")
-        if self.agent.adapter is not None and len(self.agent.model) > 1:
+        if len(set(models)) < len(models):
+            raise ValueError(f"--model {' '.join(models)}: a model is given twice")
+        if self.agent.adapter is not None and len(models) > 1:
             raise ValueError("--adapter needs a single --model; to compare adapters, give their folders as --model")
-        if self.attempts > 1 and self.sampling.temperature == 0 and players:
+        if self.attempts > 1 and self.sampling.temperature == 0 and set(models) - set(BASELINES):
             raise ValueError(
                 f"--attempts {self.attempts} at temperature 0 would all be the same; give a --temperature above 0"
             )
+        return self
 
     def contestant(self, model: str, folder: Path) -> CollectConfig:
         """The settings for one of the models, with its episodes in `folder`."""
@@ -199,16 +193,8 @@ class EvalConfig(ReportConfig):
 SETTINGS = {"engine", "adapter", "chat_template", *leaves(SamplingConfig), *leaves(LimitsConfig)}
 
 
-class Watcher(Protocol):
-    """Receives progress."""
-
-    def begin(self, model: str, missing: int, on_file: int) -> None: ...
-
-    def tell(self, numbers: dict[str, Any]) -> None: ...
-
-
 async def contest(
-    config: EvalConfig, watcher: Watcher | None = None, names: Mapping[str, str] | None = None
+    config: EvalConfig, watcher: ContestProgress | None = None, names: Mapping[str, str] | None = None
 ) -> Results:
     """Plays what is not yet on file, and writes and returns the results.
 
@@ -238,7 +224,11 @@ async def contest(
         stop_width=config.stop_width,
         models=models,
     )
-    results = with_numbers(results, config.statistics.against, _not_compared)
+
+    def not_compared(why: str) -> None:
+        console.err().print(console.printable(f"not compared: {why}"), style="yellow", markup=False)
+
+    results = with_numbers(results, config.statistics.against, not_compared)
     results.write(config.output / FILE_NAME)
     if not any(model.outcomes for model in models):
         raise AllLostError(
@@ -277,24 +267,19 @@ def _keeps_others(config: EvalConfig, names: Mapping[str, str]) -> None:
         )
 
 
-def _not_compared(why: str) -> None:
-    console.err().print(console.printable(f"not compared: {why}"), style="yellow", markup=False)
-
-
 async def _play(
     config: EvalConfig,
     environment_class: type[Environment],
     model: str,
     name: str,
     tasks: list[Task],
-    watcher: Watcher | None,
+    watcher: ContestProgress | None,
 ) -> ModelResult:
     assert config.output is not None
     folder = config.output / "models" / folder_name(model)
     refuse_links(folder.parent, folder)
     settings = config.contestant(model, folder)
     faults: dict[str, str] = {}
-    lost: list[Lost] = []
     runner: Runner | None = None
     with Collection(settings) as collection:
         async with AsyncExitStack() as opened:
@@ -312,10 +297,12 @@ async def _play(
                         tell=(lambda tally: watcher.tell(tally.to_json())) if watcher is not None else None,
                     )  # fmt: skip
                     faults |= tally.lost
-                outcomes = _outcomes(collection, wanted, environment_class)
-                lost = _lost(collection, wanted, faults)
-                if config.stop_width and _narrow(outcomes, lost, config.stop_width, config.statistics.level):
-                    break
+                outcomes, lost = _outcomes(collection, wanted, environment_class, faults)
+                if config.stop_width:
+                    level = config.statistics.level
+                    interval = report(outcomes, lost=lost, level=level, sequential=True).success.interval
+                    if interval is not None and interval.width <= config.stop_width:
+                        break
     shown = {key: value for key, value in settings.flat_dump().items() if key in SETTINGS}
     shown = without_absolute(shown, *working_directory(), config.output.absolute())
     return ModelResult(name=name, settings=shown, outcomes=outcomes, lost=lost)
@@ -337,18 +324,16 @@ async def _opened(config: CollectConfig, environment_class: type[Environment]) -
         await agent.close()
 
 
-def _outcomes(collection: Collection, wanted: Iterable[Attempt], environment_class: type[Environment]) -> list[Outcome]:
-    """In the order of the tasks; a folder may hold more episodes than were asked for."""
-    rules = environment_class.mistake_rules()
-    order = [attempt.id for attempt in wanted]
-    asked = set(order)
+def _outcomes(
+    collection: Collection, wanted: list[Attempt], environment_class: type[Environment], faults: dict[str, str]
+) -> tuple[list[Outcome], list[Lost]]:
+    """In the order of the tasks; a folder may hold more episodes than were asked for.
+
+    Lost is what is still missing: an episode that was lost at one look may have been played at the next.
+    """
+    rules, asked = environment_class.mistake_rules(), {attempt.id for attempt in wanted}
     played = {record.id: Outcome.of(record, rules) for record in collection if record.id in asked}
-    return [played[id] for id in order if id in played]
-
-
-def _lost(collection: Collection, wanted: Iterable[Attempt], faults: dict[str, str]) -> list[Lost]:
-    """What is still missing: an episode that was lost at one look may have been played at the next."""
-    return [
+    lost = [
         Lost(
             task=attempt.task.id, digest=digest(attempt.task), type=task_type(attempt.task),
             family=task_family(attempt.task), attempt=int(attempt.id.rpartition("#")[2]),
@@ -356,11 +341,7 @@ def _lost(collection: Collection, wanted: Iterable[Attempt], faults: dict[str, s
         )
         for attempt in collection.missing(wanted)
     ]  # fmt: skip
-
-
-def _narrow(outcomes: list[Outcome], lost: list[Lost], width: float, level: float) -> bool:
-    interval = report(outcomes, lost=lost, level=level, sequential=True).success.interval
-    return interval is not None and interval.width <= width
+    return [played[attempt.id] for attempt in wanted if attempt.id in played], lost
 
 
 def folder_name(model: str) -> str:

@@ -76,18 +76,30 @@ class HeldOut:
                 for attempt in sample.attempts if isinstance(sample, Group) else [sample]:
                     units.append(self._calls(attempt.start, attempt.turns, attempt.tools)[0])
         calls = [call for unit in units for call in unit]
-        answers = self._answers(calls)
-        reference = self._reference(calls) if pairs else None
+        answers, reference = self._answers(calls), None
+        if pairs and self.over_reference and self.policy.has_adapter:
+            with self.policy.reference():
+                reference = self._answers(calls)
         scores, at = [], 0
         for number, unit in enumerate(units):
             found = answers[at : at + len(unit)]
-            before = reference[at : at + len(unit)] if reference else None
+            before = reference[at : at + len(unit)] if reference else []
             at += len(unit)
-            scores.append(self._score(found, before))
+            # A unit's log-probability: summed, per token, and above the reference's.
+            total = sum(float(logprobs.sum()) for logprobs, _ in found)
+            length = sum(len(logprobs) for logprobs, _ in found)
+            gained = total - (sum(float(logprobs.sum()) for logprobs, _ in before) if before else 0.0)
+            scores.append((total, total / max(1, length), gained))
             if number not in rejected:  # the rejected side, or a reply labelled as bad, should not be likely
-                self._count(found)
+                for logprobs, greedy in found:
+                    self.tokens += len(logprobs)
+                    self.logprob += float(logprobs.sum())
+                    self.greedy += int(greedy.sum())
         for chosen, worse in pairs:
-            self._compare(scores[chosen], scores[worse])
+            self.pairs += 1
+            self.wins += scores[chosen][0] > scores[worse][0]
+            self.wins_per_token += scores[chosen][1] > scores[worse][1]
+            self.wins_over_reference += scores[chosen][2] > scores[worse][2]
 
     def to_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {"calls": self.calls.to_json(), "tokens": self.tokens}
@@ -128,33 +140,6 @@ class HeldOut:
                 found[c] = logprobs, greedy
         return found
 
-    def _reference(self, calls: Sequence[Call]) -> list[tuple[Tensor, Tensor]] | None:
-        if not self.over_reference or not self.policy.has_adapter:
-            return None
-        with self.policy.reference():
-            return self._answers(calls)
-
-    def _count(self, answers: list[tuple[Tensor, Tensor]]) -> None:
-        for logprobs, greedy in answers:
-            self.tokens += len(logprobs)
-            self.logprob += float(logprobs.sum())
-            self.greedy += int(greedy.sum())
-
-    def _score(
-        self, answers: list[tuple[Tensor, Tensor]], reference: list[tuple[Tensor, Tensor]] | None
-    ) -> tuple[float, float, float]:
-        """A unit's log-probability: summed, per token, and above the reference's."""
-        total = sum(float(logprobs.sum()) for logprobs, _ in answers)
-        length = sum(len(logprobs) for logprobs, _ in answers)
-        before = sum(float(logprobs.sum()) for logprobs, _ in reference) if reference else 0.0
-        return total, total / max(1, length), total - before
-
-    def _compare(self, chosen: tuple[float, float, float], rejected: tuple[float, float, float]) -> None:
-        self.pairs += 1
-        self.wins += chosen[0] > rejected[0]
-        self.wins_per_token += chosen[1] > rejected[1]
-        self.wins_over_reference += chosen[2] > rejected[2]
-
 
 def measure(config: EvalConfig) -> dict[str, Any]:
     """The model of the settings on their held-out file: every number that `HeldOut` has, and rows read and skipped."""
@@ -169,7 +154,13 @@ def measure(config: EvalConfig) -> dict[str, Any]:
     if not batch:
         raise InputError(f"{config.held_out.file}: no row can be read; `bough data validate` lists the problems")
     policy = Policy.load(model)
-    no_reference = _load_reference(policy, Path(model))
+    no_reference = None if policy.has_adapter else "a whole model contains no reference"
+    if no_reference is None:
+        try:
+            if start := start_of(Path(model)):
+                add_reference(policy.model, start)
+        except InputError as error:
+            no_reference = str(error)
     measured = HeldOut(policy.eval(), builder, config.held_out.token_budget, over_reference=no_reference is None)
     with console.progress(f"measuring {config.held_out.file.name}") as bar:
         while batch:
@@ -179,16 +170,3 @@ def measure(config: EvalConfig) -> dict[str, Any]:
     if measured.pairs and no_reference:
         log.warning("preference_accuracy_over_reference is not computed: %s.", no_reference)
     return measured.to_json() | {"rows": reader.rows, "rows_skipped": dict(reader.skipped)}
-
-
-def _load_reference(policy: Policy, folder: Path) -> str | None:
-    """Loads the reference that an adapter was trained against; returns the reason if it has none."""
-    if not policy.has_adapter:
-        return "a whole model contains no reference"
-    try:
-        start = start_of(folder)
-    except InputError as error:
-        return str(error)
-    if start:
-        add_reference(policy.model, start)
-    return None

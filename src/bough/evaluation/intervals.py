@@ -98,10 +98,7 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval | No
 # The few distributions that intervals and tests need, exact to rounding, from `math` alone.
 
 TINY = 1e-300
-
-
-def normal_quantile(probability: float) -> float:
-    return NormalDist().inv_cdf(probability)
+normal_quantile = NormalDist().inv_cdf
 
 
 def beta_cdf(x: float, a: float, b: float) -> float:

@@ -91,7 +91,11 @@ def sign_flip(differences: Sequence[float], *, one_sided: bool = False, seed: in
     if len(found) <= ENUMERATED:
         signs = 1 - 2 * ((np.arange(2 ** len(found))[:, None] >> np.arange(len(found))) & 1)
         return float(_as_large(signs @ np.abs(found), found, one_sided).mean())
-    return _drawn(found, one_sided, seed)
+    rng, as_large, size = np.random.default_rng(seed), 1, 1_000
+    for _ in range(DRAWS // size):
+        signs = rng.integers(0, 2, size=(size, len(found))) * 2 - 1
+        as_large += int(_as_large(signs @ found, found, one_sided).sum())
+    return as_large / (DRAWS + 1)
 
 
 def difference_interval(differences: Sequence[float], level: float = 0.95, seed: int = 0) -> Interval | None:
@@ -107,17 +111,12 @@ def difference_interval(differences: Sequence[float], level: float = 0.95, seed:
     weights = counts - np.isin(distinct, [-1.0, 0.0, 1.0]) + np.where(distinct == 0.0, 1.0, 0.0)
     weights += np.where(np.abs(distinct) == 1.0, 0.5, 0.0)
     size = len(differences) + 2
-    means = _resampled_means(distinct, weights / size, size, seed)
+    # Drawn as counts of each distinct value, of which there are mostly few.
+    rng, at_once = np.random.default_rng(seed), max(1, CHUNK // len(distinct))
+    rounds = [min(at_once, RESAMPLES - start) for start in range(0, RESAMPLES, at_once)]
+    means = np.concatenate([rng.multinomial(size, weights / size, size=count) @ distinct / size for count in rounds])
     low, high = np.quantile(means, [0.5 - level / 2.0, 0.5 + level / 2.0])
     return Interval(float(low), float(high), level, "paired bootstrap over tasks, two tasks added (Agresti-Min)")
-
-
-def _resampled_means(distinct: Floats, shares: Floats, size: int, seed: int) -> Floats:
-    """Means of resamples of `size`, drawn as counts of each distinct value, of which there are mostly few."""
-    rng = np.random.default_rng(seed)
-    at_once = max(1, CHUNK // len(distinct))
-    rounds = [min(at_once, RESAMPLES - start) for start in range(0, RESAMPLES, at_once)]
-    return np.concatenate([rng.multinomial(size, shares, size=count) @ distinct / size for count in rounds])
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -161,15 +160,6 @@ def _exact(steps: np.ndarray[Any, np.dtype[np.int64]], one_sided: bool) -> float
     return min(1.0, up if one_sided else 2.0 * up)
 
 
-def _drawn(values: Floats, one_sided: bool, seed: int) -> float:
-    rng = np.random.default_rng(seed)
-    as_large, size = 1, 1_000
-    for _ in range(DRAWS // size):
-        signs = rng.integers(0, 2, size=(size, len(values))) * 2 - 1
-        as_large += int(_as_large(signs @ values, values, one_sided).sum())
-    return as_large / (DRAWS + 1)
-
-
 def _as_large(sums: Floats, values: Floats, one_sided: bool) -> np.ndarray[Any, np.dtype[np.bool_]]:
     seen, slack = float(values.sum()), 1e-9 * float(np.abs(values).sum())
     found: np.ndarray[Any, np.dtype[np.bool_]] = (
@@ -205,29 +195,21 @@ def outlook(differences: Sequence[float], alpha: float = 0.05) -> Outlook:
     mean = math.fsum(differences) / count
     # Half a task more in either direction: nothing seen so far is not nothing to come.
     square = (math.fsum(value * value for value in differences) + 1.0) / (count + 1.0)
-    return Outlook(tasks_needed(abs(mean), square, alpha) if mean else None, _detectable(count, square, alpha))
+    detectable = None
+    if tasks_needed(1.0, 1.0, alpha) <= count:
+        # No difference is larger than the share of tasks that differ.
+        detectable = bisect(lambda size: count - tasks_needed(size, max(square, size), alpha), 1e-9, 1.0, 1e-6)
+    return Outlook(math.ceil(tasks_needed(abs(mean), square, alpha)) if mean else None, detectable)
 
 
-def tasks_needed(difference: float, square: float, alpha: float = 0.05, power: float = POWER) -> int:
+def tasks_needed(difference: float, square: float, alpha: float = 0.05, power: float = POWER) -> float:
     """Tasks for a paired two-sided test to find `difference`; `square` is the mean squared difference a task.
 
     With one attempt a task `square` is the share of tasks that only one of the two
     solves, and this is Connor's formula for McNemar's test with a continuity correction.
     """
-    return math.ceil(_needed(difference, square, alpha, power))
-
-
-def _needed(difference: float, square: float, alpha: float, power: float = POWER) -> float:
     by_chance, by_truth = normal_quantile(1.0 - alpha / 2.0), normal_quantile(power)
     square = max(square, difference * difference, 1e-12)
     root = by_chance * math.sqrt(square) + by_truth * math.sqrt(max(0.0, square - difference * difference))
     needed = (root / difference) ** 2
     return needed / 4.0 * (1.0 + math.sqrt(1.0 + 4.0 / (needed * difference))) ** 2
-
-
-def _detectable(count: int, square: float, alpha: float) -> float | None:
-    """The difference for which `count` tasks are just enough."""
-    if _needed(1.0, 1.0, alpha) > count:
-        return None
-    # No difference is larger than the share of tasks that differ.
-    return bisect(lambda size: count - _needed(size, max(square, size), alpha), 1e-9, 1.0, 1e-6)

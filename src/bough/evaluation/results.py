@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, FiniteFloat, JsonValue, ValidationError, field_validator
+from pydantic import Field, FiniteFloat, JsonValue, ValidationError
 
 from bough.environments.base import MistakeRules
 from bough.environments.mistakes import PLAIN, all_rules, mistakes
@@ -68,7 +68,6 @@ class Outcome(Record):
         counted = {reason: rule for reason, rule in all_rules(rules).items() if reason != NOT_COUNTED}
         found = Counter(dict.fromkeys(counted, 0))
         found.update(mistake.reason for mistake in mistakes(trajectory, counted))
-        reward = trajectory.rewards.get("outcome")
         return cls(
             task=trajectory.task.id,
             digest=digest(trajectory.task),
@@ -76,7 +75,7 @@ class Outcome(Record):
             family=task_family(trajectory.task),
             attempt=int(attempt) if attempt.isdecimal() else 0,
             success=trajectory.success,
-            reward=reward,
+            reward=trajectory.rewards.get("outcome"),
             turns=len(trajectory.turns),
             prompt_tokens=int(str(trajectory.info.get("prompt_tokens", 0))),
             completion_tokens=int(str(trajectory.info.get("completion_tokens", 0))),
@@ -128,7 +127,11 @@ def by_task(
 
 def means(values: dict[str, list[float]]) -> list[float]:
     """One mean a task: attempts at one task are not independent of each other, tasks are."""
-    return [math.fsum(some) / len(some) for some in values.values()]
+    return list(map(mean, values.values()))
+
+
+def mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
 
 
 SCHEMA = "evaluation/1"
@@ -142,15 +145,6 @@ class ModelResult(Record):
     settings: dict[str, JsonValue] = Field({})
     outcomes: list[Outcome]
     lost: list[Lost] = Field([])
-
-    @field_validator("lost", mode="before")
-    @classmethod
-    def _from_names(cls, value: Any) -> Any:
-        """Earlier files name lost episodes TASK#ATTEMPT, each with why."""
-        if not isinstance(value, dict):
-            return value
-        parts = [(*name.rpartition("#"), why) for name, why in value.items()]
-        return [{"task": task, "attempt": attempt, "why": why} for task, _, attempt, why in parts]
 
     def assuming(self, lost_succeed: bool) -> ModelResult:
         """The same with every lost episode taken for a success, or for a failure."""
@@ -186,10 +180,8 @@ class Results(Record):
             raise InputError(f"{file}: there is no such file") from None
         except (OSError, ValueError) as error:
             raise InputError(f"{file}: cannot be read as JSON: {error}") from None
-        schema = content.get("bough") if isinstance(content, dict) else None
-        if schema != SCHEMA:
-            found = f"it says {schema!r}" if isinstance(schema, str) else 'it has no "bough" key'
-            raise InputError(f'{file}: results of `bough eval --environment` say "bough": "{SCHEMA}"; {found}')
+        if not isinstance(content, dict) or content.get("bough") != SCHEMA:
+            raise InputError(f'{file}: results of `bough eval --environment` say "bough": "{SCHEMA}"; these do not')
         try:
             return cls.model_validate(content)
         except ValidationError as error:

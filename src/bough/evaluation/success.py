@@ -7,10 +7,10 @@ failures to the upper end with all of them as successes.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import comb
 from statistics import variance
 from typing import Any
@@ -23,7 +23,7 @@ from bough.evaluation.intervals import (
     student_quantile,
     wilson,
 )
-from bough.evaluation.results import Lost, ModelResult, Outcome, by_task, means
+from bough.evaluation.results import Lost, ModelResult, Outcome, by_task, mean, means
 
 ByTask = dict[str, list[float]]
 BOUNDED = "lost episodes as failures at the lower end, as successes at the upper end"
@@ -72,27 +72,16 @@ class SuccessReport:
         return {name: _plain(value) for name, value in vars(self).items()}
 
 
-@dataclass(frozen=True)
-class TaskAttempts:
-    """The attempts at each task, 1 for a success: those that ended, and with the lost ones as failures or successes."""
+Sides = list[ByTask]
 
-    known: ByTask
-    sides: tuple[ByTask, ...]
 
-    @classmethod
-    def of(cls, outcomes: Sequence[Outcome], lost: Sequence[Lost], *, families: bool = True) -> TaskAttempts:
-        """With `families`, the attempts at all tasks of a family are counted as those at one task."""
+def task_attempts(outcomes: Sequence[Outcome], lost: Sequence[Lost], *, families: bool = True) -> Sides:
+    """The attempts at each task, 1 for a success: those that ended, and with the lost ones as failures, as successes.
 
-        def solved(more: Sequence[Outcome] = ()) -> ByTask:
-            return by_task([*outcomes, *more], lambda outcome: outcome.success, families=families)
-
-        sides = [solved([one.outcome(success) for one in lost]) for success in (False, True)] if lost else []
-        return cls(solved(), tuple(sides))
-
-    @property
-    def fewest(self) -> int:
-        """How many attempts every task has, at least."""
-        return min((len(values) for side in (self.known, *self.sides) for values in side.values()), default=0)
+    With `families`, the attempts at all tasks of a family are counted as those at one task.
+    """
+    assumed = [[], *([one.outcome(success) for one in lost] for success in (False, True) if lost)]
+    return [by_task([*outcomes, *more], lambda outcome: outcome.success, families=families) for more in assumed]
 
 
 def report(
@@ -103,10 +92,9 @@ def report(
     `sequential`: the number of episodes was decided by looking at them. Rates then have
     intervals that hold at any time; other means have none.
     """
-    solved = TaskAttempts.of(outcomes, lost)
-    attempts = TaskAttempts.of(outcomes, lost, families=False)
+    attempts = task_attempts(outcomes, lost, families=False)
     units = {one.task: one.unit for one in (*outcomes, *(missing.outcome(False) for missing in lost))}
-    steps = ladder(attempts.fewest)
+    steps = ladder(min((len(values) for side in attempts for values in side.values()), default=0))
     failed = [outcome for outcome in outcomes if outcome.success is False]
     errors: Counter[str] = Counter()
     for outcome in outcomes:
@@ -117,27 +105,33 @@ def report(
         values = by_task(outcomes, value)
         found = means(values)
         interval = None if sequential else mean_interval(found, level)
-        return Measure(_mean(found), interval, sum(map(len, values.values())))
+        return Measure(mean(found) if found else None, interval, sum(map(len, values.values())))
 
     def passes(estimate: Callable[[int, int, int], float]) -> dict[int, Measure]:
-        def at(k: int) -> Callable[[ByTask], list[float]]:
-            def of_families(side: ByTask) -> list[float]:
-                found: ByTask = {}
-                for task, values in side.items():
-                    found.setdefault(units[task], []).append(estimate(k, int(sum(values)), len(values)))
-                return means(found)
+        def at(k: int, side: ByTask) -> list[float]:
+            found: ByTask = {}
+            for task, values in side.items():
+                found.setdefault(units[task], []).append(estimate(k, int(sum(values)), len(values)))
+            return means(found)
 
-            return of_families
+        return {k: _rate(attempts, level, sequential, partial(at, k)) for k in steps}
 
-        return {k: _rate(attempts, level, sequential, at(k)) for k in steps}
+    def made(reason: str) -> ByTask:
+        return by_task(outcomes, lambda one: None if one.mistakes is None else one.mistakes.get(reason, 0) > 0)
 
+    def of_type(kind: str) -> Sides:
+        return task_attempts([one for one in outcomes if one.type == kind], [one for one in lost if one.type == kind])
+
+    reasons = dict.fromkeys(reason for outcome in outcomes for reason in outcome.mistakes or ())
+    named = {one.type for one in outcomes} | {one.type for one in lost}
+    types = sorted(name for name in named if name is not None)
     return SuccessReport(
         tasks=len({outcome.task for outcome in outcomes}),
         episodes=len(outcomes),
         unknown=sum(outcome.success is None for outcome in outcomes),
         lost=len(lost),
         lost_by_task=dict(Counter(one.task for one in lost)),
-        success=_rate(solved, level, sequential),
+        success=_rate(task_attempts(outcomes, lost), level, sequential),
         reward=average(lambda outcome: outcome.reward),
         turns=average(lambda outcome: outcome.turns),
         prompt_tokens=average(lambda outcome: outcome.prompt_tokens),
@@ -147,8 +141,8 @@ def report(
         failures=dict(Counter(outcome.stop or "unknown" for outcome in failed).most_common()),
         errors=dict(errors.most_common()),
         invalid_rate=sum(errors.values()) / turns if turns else None,
-        mistakes=_mistakes(outcomes, level, sequential),
-        types=_types(outcomes, lost, level, sequential),
+        mistakes={reason: _rate([made(reason)], level, sequential) for reason in reasons},
+        types={kind: _rate(of_type(kind), level, sequential) for kind in types},
     )
 
 
@@ -160,52 +154,22 @@ def reports(models: Sequence[ModelResult], level: float, sequential: bool) -> di
     }
 
 
-def _mistakes(outcomes: Sequence[Outcome], level: float, sequential: bool) -> dict[str, Measure]:
-    """The rates of the mistakes that were looked for."""
-
-    def made(reason: str) -> dict[str, list[float]]:
-        return by_task(outcomes, lambda one: None if one.mistakes is None else one.mistakes.get(reason, 0) > 0)
-
-    reasons = dict.fromkeys(reason for outcome in outcomes for reason in outcome.mistakes or ())
-    return {reason: _rate(TaskAttempts(made(reason), ()), level, sequential) for reason in reasons}
-
-
-def _types(outcomes: Sequence[Outcome], lost: Sequence[Lost], level: float, sequential: bool) -> dict[str, Measure]:
-    played: dict[str, list[Outcome]] = {}
-    missing: dict[str, list[Lost]] = {}
-    for outcome in outcomes:
-        if outcome.type is not None:
-            played.setdefault(outcome.type, []).append(outcome)
-    for one in lost:
-        if one.type is not None:
-            missing.setdefault(one.type, []).append(one)
-    parts = {name: TaskAttempts.of(played.get(name, []), missing.get(name, [])) for name in sorted({*played, *missing})}
-    return {name: _rate(solved, level, sequential) for name, solved in parts.items()}
-
-
-def _rate(
-    solved: TaskAttempts, level: float, sequential: bool, values: Callable[[ByTask], list[float]] = means
-) -> Measure:
-    known, episodes = values(solved.known), sum(map(len, solved.known.values()))
-    interval = _interval(solved.known, values, level, sequential)
-    for side in solved.sides:
-        bound = _interval(side, values, level, sequential)
+def _rate(sides: Sides, level: float, sequential: bool, values: Callable[[ByTask], list[float]] = means) -> Measure:
+    intervals = []
+    for side in sides:
+        found = values(side)
+        if sequential:
+            intervals.append(confidence_sequence(found, level) if found else None)
+        else:
+            intervals.append(rate_interval(found, sum(map(len, side.values())), level))
+    interval = intervals[0]
+    for bound in intervals[1:]:
         if interval is not None and bound is not None:
             interval = replace(interval, low=min(interval.low, bound.low), high=max(interval.high, bound.high))
-    if interval is not None and solved.sides:
+    if interval is not None and len(sides) > 1:
         interval = replace(interval, method=f"{interval.method}; {BOUNDED}")
-    return Measure(_mean(known), interval, episodes)
-
-
-def _interval(side: ByTask, values: Callable[[ByTask], list[float]], level: float, sequential: bool) -> Interval | None:
-    found = values(side)
-    if sequential:
-        return confidence_sequence(found, level) if found else None
-    return rate_interval(found, sum(map(len, side.values())), level)
-
-
-def _mean(values: list[float]) -> float | None:
-    return math.fsum(values) / len(values) if values else None
+    known = values(sides[0])
+    return Measure(mean(known) if known else None, interval, sum(map(len, sides[0].values())))
 
 
 def _plain(value: Any) -> Any:
@@ -247,7 +211,8 @@ def ladder(most: int) -> list[int]:
 
 def rate_of(run: ModelResult) -> float | None:
     """The success rate of one run: the mean over its tasks."""
-    return _mean(means(by_task(run.outcomes, lambda outcome: outcome.success)))
+    rates = means(by_task(run.outcomes, lambda outcome: outcome.success))
+    return mean(rates) if rates else None
 
 
 def across_seeds(runs: Sequence[ModelResult], level: float = 0.95) -> Measure:
@@ -262,12 +227,12 @@ def across_seeds(runs: Sequence[ModelResult], level: float = 0.95) -> Measure:
     method = "by seeds and by tasks, the wider" if len(rates) > 1 else "one seed, by tasks"
     low, high = min(one.low for one in found), max(one.high for one in found)
     interval = Interval(low, high, level, f"{method}; {BOUNDED}" if lost else method)
-    return Measure(math.fsum(rates) / len(rates), interval, episodes)
+    return Measure(mean(rates), interval, episodes)
 
 
 def between_seeds(rates: Sequence[float], tasks: int, level: float = 0.95) -> Interval:
     """The interval of the mean of at least two seeds' rates, which `tasks` tasks in all have given."""
-    count, rate = len(rates), math.fsum(rates) / len(rates)
+    count, rate = len(rates), mean(rates)
     spread = variance(rates)
     effective = min(rate * (1.0 - rate) * count / spread, tasks) if spread > 0.0 else tasks
     critical = student_quantile(0.5 + level / 2.0, count - 1)
@@ -278,7 +243,7 @@ def between_seeds(rates: Sequence[float], tasks: int, level: float = 0.95) -> In
 def _intervals(runs: Sequence[ModelResult], level: float) -> list[Interval]:
     found = []
     known = [by_task(run.outcomes, lambda outcome: outcome.success) for run in runs]
-    rates = [math.fsum(values) / len(values) for tasks in known if (values := means(tasks))]
+    rates = [mean(values) for tasks in known if (values := means(tasks))]
     if len(rates) > 1:
         found.append(between_seeds(rates, sum(map(len, known)), level))
     # Tasks with one name in two seeds are one task only if their content is the same.

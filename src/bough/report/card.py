@@ -10,7 +10,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import AfterValidator, Field
 
 from bough.config.groups import ReportConfig
@@ -34,36 +33,22 @@ from bough.report.lineage import (
 from bough.report.usage import usage
 from bough.terminal.console import printable
 
-HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+
+def _written_as(pattern: str, what: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError(what)
+        return value
+
+    return AfterValidator(check)
 
 
-LANGUAGE = re.compile(r"[a-z]{2,3}")
-
-
-LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
-
-
-def _hub_id(value: str) -> str:
-    if not HUB_ID.fullmatch(value) or len(value) > 96 or "--" in value or ".." in value:
-        raise ValueError("a name on the Hub is written org/name")
-    return value
-
-
-def _language(value: str) -> str:
-    if not LANGUAGE.fullmatch(value):
-        raise ValueError("a language is an ISO 639 code such as en")
-    return value
-
-
-def _license(value: str) -> str:
-    if not LICENSE.fullmatch(value):
-        raise ValueError("a license is one of the Hub's identifiers, such as apache-2.0, mit or other")
-    return value
-
-
-HubId = Annotated[str, AfterValidator(_hub_id)]
-
-
+_NAME = r"(?!.*(--|\.\.))[A-Za-z0-9][A-Za-z0-9._-]*"
+HubId = Annotated[str, Field(max_length=96), _written_as(f"{_NAME}/{_NAME}", "a name on the Hub is written org/name")]
+Language = Annotated[str, _written_as("[a-z]{2,3}", "a language is an ISO 639 code such as en")]
+License = Annotated[
+    str, _written_as("[a-z0-9][a-z0-9.-]*", "a license is one of the Hub's identifiers: apache-2.0, mit, other")
+]
 RUN = "the run folder of a recipe or of one training stage"
 
 
@@ -78,13 +63,11 @@ class CardConfig(ReportConfig):
     base_model: HubId | None = Field(
         None, description="the base model's name on the Hub, if the run only has it as a local folder"
     )
-    license: Annotated[str, AfterValidator(_license)] | None = Field(
+    license: License | None = Field(
         None, description="license of the adapter, as a Hub identifier: apache-2.0, mit, other"
     )
     datasets: list[HubId] = Field([], description="datasets on the Hub that the training data came from")
-    language: list[Annotated[str, AfterValidator(_language)]] = Field(
-        [], description="languages as ISO 639 codes: en, de"
-    )
+    language: list[Language] = Field([], description="languages as ISO 639 codes: en, de")
     evaluations: list[Path] = Field([], description="more results of `bough eval --environment` to report")
     output: Path | None = Field(
         None,
@@ -114,8 +97,22 @@ def make_card(config: CardConfig) -> Card:
         f"# {plain(title)}",
         *_body(subject, base, found, config),
     ]
-    text = without_places("\n\n".join(parts) + "\n", _places(subject))
-    return Card(text, config.output or subject.weights / "README.md", tuple(_missing(base, found, config)))
+    # Folders whose names are specific to this machine, unlike /home and /tmp.
+    run = subject.run.resolve()
+    places = [place for place in (run, *run.parents, Path.cwd(), cache_folder()) if len(place.parts) > 2]
+    text = without_places("\n\n".join(parts) + "\n", [Path.home(), *places])
+    missing = {
+        f"the base model is only known as {code(base.name)}; give its name on the Hub with --base-model org/name": (
+            base.hub_id
+        ),
+        "no licence is stated; give one with --license": config.license,
+        "the usage section has no name to load; give it with --repo org/name": config.repo,
+        "no evaluation of these weights was found; name results of `bough eval --environment` with --evaluations": (
+            any(group.own for group in found)
+        ),
+    }
+    path = config.output or subject.weights / "README.md"
+    return Card(text, path, tuple(note for note, known in missing.items() if not known))
 
 
 def write_card(config: CardConfig) -> Card:
@@ -138,7 +135,12 @@ def write_card(config: CardConfig) -> Card:
 
 def _body(subject: Subject, base: BaseModel, found: Sequence[Measured], config: CardConfig) -> Iterator[str]:
     lineage = subject.lineage
-    yield _introduction(subject, base)
+    methods = " → ".join(stage.verb.upper() for stage in lineage.stages)
+    link = f"[{base.hub_id}](https://huggingface.co/{base.hub_id})" if base.hub_id else plain(base.name)
+    what = f"A model based on {link}, all weights trained with {methods}."
+    if subject.is_adapter:
+        what = f"A LoRA adapter for {link}, trained with {methods}. The base model is loaded separately."
+    yield f"{what} {base.note}".strip()
     yield "## Training objective"
     yield from objective(subject.about, lineage)
     yield "## Training pipeline"
@@ -163,16 +165,6 @@ def _body(subject: Subject, base: BaseModel, found: Sequence[Measured], config: 
     )
 
 
-def _introduction(subject: Subject, base: BaseModel) -> str:
-    methods = " → ".join(stage.verb.upper() for stage in subject.lineage.stages)
-    link = f"[{base.hub_id}](https://huggingface.co/{base.hub_id})" if base.hub_id else plain(base.name)
-    if subject.is_adapter:
-        what = f"A LoRA adapter for {link}, trained with {methods}. The base model is loaded separately."
-    else:
-        what = f"A model based on {link}, all weights trained with {methods}."
-    return f"{what} {base.note}".strip()
-
-
 def _sources(subject: Subject, base: BaseModel, config: CardConfig) -> str:
     rows = [["base model", plain(base.shown), base.license or "see its page"]]
     if subject.lineage.start:
@@ -185,24 +177,6 @@ def _sources(subject: Subject, base: BaseModel, config: CardConfig) -> str:
     peft = f", PEFT {plain(adapter['peft_version'])}" if adapter.get("peft_version") else ""
     rows.append(["made with", f"Bough {version('bough')}{peft}", "MIT"])
     return table(["component", "source", "licence"], rows)
-
-
-def _places(subject: Subject) -> list[Path]:
-    """Folders whose names are specific to this machine, unlike /home and /tmp."""
-    run = subject.run.resolve()
-    own = [run, *run.parents, Path.cwd(), cache_folder()]
-    return [Path.home(), *(place for place in own if len(place.parts) > 2)]
-
-
-def _missing(base: BaseModel, found: Sequence[Measured], config: CardConfig) -> Iterator[str]:
-    if base.hub_id is None:
-        yield f"the base model is only known as {code(base.name)}; give its name on the Hub with --base-model org/name"
-    if config.license is None:
-        yield "no licence is stated; give one with --license"
-    if config.repo is None:
-        yield "the usage section has no name to load; give it with --repo org/name"
-    if not any(group.own for group in found):
-        yield "no evaluation of these weights was found; name results of `bough eval --environment` with --evaluations"
 
 
 # The training sections of a card: the aim, the data and the settings of each stage.
@@ -219,18 +193,17 @@ REASONS = {
     "more_progress": "made less progress than another attempt at the same task",
     "right_step": "a mistake that a successful attempt avoided at the same point",
     "parting": "the turn where a failure diverged from a success",
-    "counterfactual": "continued from the same state, it succeeded less often",
 }
 # Settings that are always shown; others are shown if they were changed.
 SHOWN = (
-    "learning_rate", "lr_scheduler", "warmup_ratio", "batch_size", "gradient_accumulation_steps", "weight_decay",
+    "learning_rate", "lr_scheduler", "warmup_ratio", "batch_size", "weight_decay",
     "max_grad_norm", "max_length", "seed", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "loss_type",
     "beta", "clip_low", "clip_high", "kl_coef", "averaging", "group_size", "temperature",
 )  # fmt: skip
 # Shown elsewhere on the card, or without effect on the result.
 HIDDEN = {
     "model", "adapter", "train_file", "eval_file", "task_file", "chat_template", "output_dir", "resume", "overwrite",
-    "reset_file", "logging_steps", "save_steps", "save_total_limit", "report_to", "wandb_project",
+    "logging_steps", "save_steps", "save_total_limit", "report_to", "wandb_project",
     "token_budget", "concurrency", "retries", "num_epochs",
     "max_steps", "format", "on_error", "compile", "share", "attention",
 }  # fmt: skip
@@ -241,7 +214,8 @@ def objective(about: str, lineage: Lineage) -> Iterator[str]:
     if about:
         yield plain(about)
     for stage in lineage.stages:
-        yield f"**{stage.method}** ({plain(stage.name)}). {stage.aim}"
+        method, aim = stage.described
+        yield f"**{method}** ({plain(stage.name)}). {aim}"
 
 
 def pipeline(base: BaseModel, lineage: Lineage) -> str:
@@ -252,7 +226,7 @@ def pipeline(base: BaseModel, lineage: Lineage) -> str:
     for number, stage in enumerate(lineage.stages, 1):
         last = stage is lineage.last
         bar = " " if last else "│"
-        lines += ["│", f"{'└' if last else '├'}── {number}. {stage.name}: {stage.method}"]
+        lines += ["│", f"{'└' if last else '├'}── {number}. {stage.name}: {stage.described[0]}"]
         lines[-1] += " (this model)" if last else ""
         lines += [f"{bar}      {fact}" for fact in _facts(stage)]
     return "\n".join(lines)
@@ -274,11 +248,9 @@ def _facts(stage: Stage) -> Iterator[str]:
 
 def data(lineage: Lineage) -> Iterator[str]:
     """What was read, what was kept, and why the rest was dropped."""
-    ledgers = [(stage.name, ledger) for stage in lineage.stages for ledger in _ledgers(stage)]
-    if ledgers:
+    if ledgers := [row for stage in lineage.stages for row in _ledgers(stage)]:
         yield "Every record was kept, or dropped for a reason:"
-        headings = ["stage", "what", "in", "kept", "dropped"]
-        yield table(headings, [[plain(name), *_account(ledger)] for name, ledger in ledgers])
+        yield table(["stage", "what", "in", "kept", "dropped"], ledgers)
     for stage in lineage.stages:
         if reasons := stage.data.reasons if stage.data is not None else {}:
             rows = [[code(why), plain(count), REASONS.get(why, "")] for why, count in reasons.items()]
@@ -295,24 +267,20 @@ def settings(stages: Sequence[Stage]) -> str:
     """Hyper-parameters: one column per stage, one row per setting that matters or was changed."""
     keys = [key for key in SHOWN if any(key in stage.settings for stage in stages)]
     for stage in stages:
-        changed = [key for key, value in stage.settings.items() if value != _plain(stage.defaults.get(key))]
+        changed = [key for key, value in stage.settings.items() if value != stage.defaults.get(key)]
         keys += [key for key in changed if key not in keys and key not in HIDDEN]
     rows = [[code(key), *(_value(stage.settings.get(key)) for stage in stages)] for key in keys]
     rows.insert(0, ["steps", *(f"{stage.report.get('step', '–')}" for stage in stages)])
     return table(["setting", *(plain(stage.name) for stage in stages)], rows)
 
 
-def _ledgers(stage: Stage) -> Iterator[dict[str, Any]]:
+def _ledgers(stage: Stage) -> Iterator[list[str]]:
     made = stage.data.made.get("ledgers") if stage.data is not None else None
     for ledger in [*(made if isinstance(made, list) else []), *stage.ledgers]:
         if isinstance(ledger, dict) and {"item", "in", "kept", "dropped"} <= ledger.keys():
-            yield ledger
-
-
-def _account(ledger: dict[str, Any]) -> list[str]:
-    dropped = ledger["dropped"].items() if isinstance(ledger["dropped"], dict) else []
-    reasons = ", ".join(f"{count} {code(reason)}" for reason, count in dropped) or "0"
-    return [plain(ledger["item"]), plain(ledger["in"]), plain(ledger["kept"]), reasons]
+            dropped = ledger["dropped"].items() if isinstance(ledger["dropped"], dict) else []
+            reasons = ", ".join(f"{count} {code(reason)}" for reason, count in dropped) or "0"
+            yield [plain(stage.name), *(plain(ledger[key]) for key in ("item", "in", "kept")), reasons]
 
 
 def _collections(found: Data | None) -> Iterator[Data]:
@@ -336,11 +304,6 @@ def _collection(one: Data) -> list[str]:
     return [plain(one.name), plain(who), code(environment), plain(one.played.get("episodes", "–")), success, ends]
 
 
-def _plain(value: Any) -> Any:
-    """A default as it is written in a settings file."""
-    return str(value) if isinstance(value, Path) else value
-
-
 def _value(value: Any) -> str:
     if value is None or value in ([], {}):
         return "–"
@@ -358,58 +321,47 @@ def _value(value: Any) -> str:
 
 def front_matter(subject: Subject, base: BaseModel, found: Sequence[Measured], title: str, config: CardConfig) -> str:
     """The YAML block between its two lines of dashes."""
-    values: dict[str, Any] = {}
-    if base.hub_id:
-        values["base_model"] = base.hub_id
-        values["base_model_relation"] = "adapter" if subject.is_adapter else "finetune"
-    values["library_name"] = "peft" if subject.is_adapter else "transformers"
-    values["pipeline_tag"] = "text-generation"
-    if config.license:
-        values["license"] = config.license
-    if config.language:
-        values["language"] = list(config.language)
-    if datasets := all_datasets(subject, config):
-        values["datasets"] = datasets
-    values["tags"] = _tags(subject, found)
-    if results := [_result(group) for group in found if group.own is not None]:
-        values["model-index"] = [{"name": _one_line(title), "results": results}]
-    return f"---\n{yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=1000)}---"
+    from huggingface_hub import EvalResult, ModelCardData
+
+    results = []
+    for group in found:
+        if group.own is None:
+            continue
+        settings, report = group.settings, group.reports[group.own]
+        world, interval = _one_line(shortened(settings.environment)), report["success"]["interval"]
+        sure = f" ({settings.level:.0%} interval {interval['low']:.3f} to {interval['high']:.3f})" if interval else ""
+        for kind, name in (("success", f"success rate{sure}"), ("reward", "mean reward")):
+            if (value := report[kind]["mean"]) is not None:
+                results.append(EvalResult(
+                    task_type="text-generation", task_name="Acting in an environment",
+                    dataset_type=world, dataset_name=f"{world}, {plural(report['tasks'], 'task')}",
+                    dataset_split=_one_line(settings.split) if settings.split else None,
+                    metric_type={"success": "success_rate", "reward": "mean_reward"}[kind],
+                    metric_name=name, metric_value=round(value, 4),
+                ))  # fmt: skip
+    verbs = [stage.verb for stage in subject.lineage.stages]
+    worlds = [str(shortened(group.settings.environment)).partition(":")[0].removesuffix(".py") for group in found]
+    tags = ["bough", "agent", *(["lora"] if subject.is_adapter else []), *verbs, *map(_one_line, worlds)]
+    relation = "adapter" if subject.is_adapter else "finetune"
+    values = ModelCardData(
+        base_model=base.hub_id,
+        base_model_relation=relation if base.hub_id else None,
+        library_name="peft" if subject.is_adapter else "transformers",
+        pipeline_tag="text-generation",
+        license=config.license,
+        language=list(config.language) or None,
+        datasets=all_datasets(subject, config) or None,
+        tags=list(dict.fromkeys(tags)),
+        model_name=_one_line(title) if results else None,
+        eval_results=results or None,
+    )
+    return f"---\n{values.to_yaml()}\n---"
 
 
 def all_datasets(subject: Subject, config: CardConfig) -> list[str]:
     """The data sets on the Hub that it was trained on: those that the stages read and those that the user names."""
     read = [stage.data.hub_id for stage in subject.lineage.stages if stage.data is not None]
     return list(dict.fromkeys([*filter(None, read), *config.datasets]))
-
-
-def _tags(subject: Subject, found: Sequence[Measured]) -> list[str]:
-    verbs = [stage.verb for stage in subject.lineage.stages]
-    worlds = [str(shortened(group.settings.environment)).partition(":")[0].removesuffix(".py") for group in found]
-    adapter = ["lora"] if subject.is_adapter else []
-    return list(dict.fromkeys(["bough", "agent", *adapter, *verbs, *map(_one_line, worlds)]))
-
-
-def _result(group: Measured) -> dict[str, Any]:
-    """One entry of the model index: the success rate of this model with its interval."""
-    assert group.own is not None
-    settings, found = group.settings, group.reports[group.own]
-    world = _one_line(shortened(settings.environment))
-    interval = found.success.interval
-    sure = f" ({settings.level:.0%} interval {interval.low:.3f} to {interval.high:.3f})" if interval else ""
-    metrics = [
-        ("success_rate", f"success rate{sure}", found.success.mean),
-        ("mean_reward", "mean reward", found.reward.mean),
-    ]
-    dataset: dict[str, Any] = {"type": world, "name": f"{world}, {plural(found.tasks, 'task')}"}
-    if settings.split:
-        dataset["split"] = _one_line(settings.split)
-    return {
-        "task": {"type": "text-generation", "name": "Acting in an environment"},
-        "dataset": dataset,
-        "metrics": [
-            {"type": kind, "name": name, "value": round(value, 4)} for kind, name, value in metrics if value is not None
-        ],
-    }
 
 
 def _one_line(text: object) -> str:

@@ -6,17 +6,18 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from bough.commands.table import stages
+from bough.config.groups import BASELINES
 from bough.config.run_folder import RunDir
 from bough.errors import InputError
 from bough.evaluation.comparison import compare
-from bough.evaluation.contest import BASELINES
 from bough.evaluation.results import FILE_NAME as RESULTS
 from bough.evaluation.results import Lost, ModelResult, Outcome, Results
-from bough.evaluation.success import Measure, SuccessReport, report
+from bough.evaluation.success import reports
 from bough.experiments.recipe import FILE_NAME, Recipe, plan, read_recipe
 from bough.experiments.record import StageRecord
 from bough.files import nearby
@@ -31,7 +32,7 @@ from bough.report.lineage import (
     read_json,
     table,
 )
-from bough.terminal.tables import sentence
+from bough.terminal.tables import rate, row, sentence
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,15 @@ def _subject(stage: Path, name: str, run: Path, recipe: Recipe | None, further: 
     found = lineage(stage)
     if not _is_weights(weights):
         raise InputError(f"{weights}: it has no weights; has the stage finished?")
-    evaluations = [*_evaluations(run, recipe), *further] if recipe is not None else further
+    evaluations = []
+    for planned in plan(recipe) if recipe is not None else ():
+        here = run / planned.folder
+        record = StageRecord.read(here)
+        # `bough eval --eval-file` writes results of another kind.
+        played = str(read_json(here / RESULTS, {}).get("bough", "")).startswith("evaluation/")
+        if record is not None and record.finished and played:
+            evaluations.append(Evaluation(here, Results.read(here), record.note))
+    evaluations += further
     return Subject(name, recipe.about if recipe is not None else "", run, weights, found, tuple(evaluations))
 
 
@@ -110,20 +119,6 @@ def _accepted(folder: Path, recipe: Recipe) -> Path:
     return model
 
 
-def _evaluations(folder: Path, recipe: Recipe) -> list[Evaluation]:
-    found = []
-    for stage in plan(recipe):
-        record = StageRecord.read(folder / stage.folder)
-        # `bough eval --eval-file` writes results of another kind.
-        if record is not None and record.finished and _has_episodes(folder / stage.folder / RESULTS):
-            found.append(Evaluation(folder / stage.folder, Results.read(folder / stage.folder), record.note))
-    return found
-
-
-def _has_episodes(file: Path) -> bool:
-    return str(read_json(file, {}).get("bough", "")).startswith("evaluation/")
-
-
 def _is_weights(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("adapter_config.json", "config.json"))
 
@@ -143,12 +138,9 @@ class Measured:
     own: str | None
     sequential: bool
 
-    @property
-    def reports(self) -> dict[str, SuccessReport]:
-        level, early = self.settings.level, self.sequential
-        return {
-            model.name: report(model.outcomes, lost=model.lost, level=level, sequential=early) for model in self.models
-        }
+    @cached_property
+    def reports(self) -> dict[str, Any]:
+        return reports(self.models, self.settings.level, self.sequential)
 
 
 def measured(subject: Subject, base: BaseModel) -> list[Measured]:
@@ -230,38 +222,51 @@ def section(found: Sequence[Measured], notes: Sequence[str]) -> Iterator[str]:
         yield "This model has not been evaluated in an environment."
         return
     for group in found:
-        yield from _group(group)
+        yield f"### {plain(shortened(group.settings.environment))}"
+        yield _played(group)
+        yield from _tables(group)
     for note in notes:
         yield f"Gate of the run: {plain(note)}"
 
 
-def _group(group: Measured) -> Iterator[str]:
-    results, reports = group.settings, group.reports
-    yield f"### {plain(shortened(results.environment))}"
-    yield _played(group)
-    level = f"{results.level:.0%}"
-    headings = ["model", f"success ({level} interval)", "episodes", "reward", "turns", "tokens", "invalid replies"]
-    yield table(headings, [[_marked(name, group.own), *_row(one)] for name, one in reports.items()])
-    methods = dict.fromkeys(one.success.interval.method for one in reports.values() if one.success.interval)
+def _tables(group: Measured) -> Iterator[str]:
+    found = group.reports
+    headings = [f"success ({group.settings.level:.0%} interval)", "episodes", "reward", "turns", "tokens"]
+    rows = [[f"**{plain(name)}**" if name == group.own else plain(name), *row(one)] for name, one in found.items()]
+    yield table(["model", *headings, "invalid replies"], rows)
+    intervals = [one["success"]["interval"] for one in found.values() if one["success"]["interval"]]
+    methods = dict.fromkeys(interval["method"] for interval in intervals)
     yield (
         f"Intervals: {plain('; '.join(methods))}. Episodes of unknown outcome are left out and counted; "
         "lost ones could have ended either way, and intervals allow for both."
     )
-    yield from _compared(group)
-    types = sorted({kind for one in reports.values() for kind in one.types})
-    if len(types) > 1:
-        rows = [[code(kind), *(_rate(one.types.get(kind)) for one in reports.values())] for kind in types]
-        yield table(["success by type of task", *map(plain, reports)], rows)
-    ends = sorted({end for one in reports.values() for end in one.failures})
-    if ends:
-        rows = [
-            [ending(end, failed=True), *(str(one.failures.get(end, 0)) for one in reports.values())] for end in ends
-        ]
-        yield table(["how failures ended", *map(plain, reports)], rows)
-    mistakes = sorted({reason for one in reports.values() for reason, rate in one.mistakes.items() if rate.mean})
-    if mistakes:
-        rows = [[code(reason), *(_rate(one.mistakes.get(reason)) for one in reports.values())] for reason in mistakes]
-        yield table(["episodes with a mistake", *map(plain, reports)], rows)
+    if len(group.models) > 1:
+        try:
+            compared = compare(group.models, level=group.settings.level, sequential=group.sequential)
+            yield "\n".join(f"- {plain(sentence(one.to_json()))}" for one in compared)
+        except InputError as error:
+            yield f"The models cannot be compared with each other: {plain(error)}"
+    types = sorted({kind for one in found.values() for kind in one["types"]})
+    ends = sorted({end for one in found.values() for end in one["failures"]})
+    mistakes = sorted({why for one in found.values() for why, measure in one["mistakes"].items() if measure["mean"]})
+    for title, rows in (
+        (
+            "success by type of task",
+            [[code(kind), *(rate(one["types"].get(kind)) for one in found.values())] for kind in types]
+            if len(types) > 1
+            else [],
+        ),
+        (
+            "how failures ended",
+            [[ending(end, failed=True), *(str(one["failures"].get(end, 0)) for one in found.values())] for end in ends],
+        ),
+        (
+            "episodes with a mistake",
+            [[code(why), *(rate(one["mistakes"].get(why)) for one in found.values())] for why in mistakes],
+        ),
+    ):
+        if rows:
+            yield table([title, *map(plain, found)], rows)
 
 
 def _played(group: Measured) -> str:
@@ -279,40 +284,6 @@ def _played(group: Measured) -> str:
             said.append(f"{key.replace('_', ' ')} {plain(json.loads(values.pop()))}")
     until = ", until the result was clear" if group.sequential else ""
     return f"All models were evaluated on the same tasks with the same seeds{until}: {', '.join(said)}."
-
-
-def _compared(group: Measured) -> Iterator[str]:
-    if len(group.models) < 2:
-        return
-    try:
-        found = compare(group.models, level=group.settings.level, sequential=group.sequential)
-    except InputError as error:
-        yield f"The models cannot be compared with each other: {plain(error)}"
-        return
-    yield "\n".join(f"- {plain(sentence(one.to_json()))}" for one in found)
-
-
-def _row(found: SuccessReport) -> list[str]:
-    missing = [f"{count} {what}" for what, count in (("unknown", found.unknown), ("lost", found.lost)) if count]
-    invalid = "–" if found.invalid_rate is None else f"{found.invalid_rate:.1%}"
-    means = [_number(one.mean) for one in (found.reward, found.turns, found.completion_tokens)]
-    return [_rate(found.success), ", ".join([str(found.episodes), *missing]), *means, invalid]
-
-
-def _marked(name: str, own: str | None) -> str:
-    return f"**{plain(name)}**" if name == own else plain(name)
-
-
-def _rate(measure: Measure | None) -> str:
-    if measure is None or measure.mean is None:
-        return "–"
-    interval = measure.interval
-    where = f" ({100 * interval.low:.1f}–{100 * interval.high:.1f})" if interval else ""
-    return f"{100 * measure.mean:.1f}%{where}"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def ending(stop: str, *, failed: bool = False) -> str:

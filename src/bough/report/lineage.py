@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from bough.curation.source import ledger_path
 from bough.data.reader import Reader
 from bough.data.writer import ENDINGS
 from bough.errors import InputError
-from bough.experiments.lineage import FILE_NAME, Member, Pedigree, read_pedigree
+from bough.experiments.lineage import FILE_NAME, Pedigree, read_pedigree
 from bough.experiments.recipe import read_settings
 from bough.files import nearby
 from bough.ledger import is_finite, plural
@@ -88,21 +88,11 @@ class Stage:
         return RunDir(self.folder).final
 
     @property
-    def method(self) -> str:
-        """What the stage does, in a few words: what the description of its settings begins with."""
-        return self._described[0]
-
-    @property
-    def aim(self) -> str:
-        """The same in a sentence."""
-        text = self._described[1]
-        return text[:1].upper() + text[1:]
-
-    @property
-    def _described(self) -> tuple[str, str]:
+    def described(self) -> tuple[str, str]:
+        """What the stage does, in a few words and in a sentence: what the description of its settings begins with."""
         paragraph = (inspect.getdoc(command(self.verb).config) or self.verb).split("\n\n")[0]
         method, _, aim = paragraph.replace("\n", " ").partition(": ")
-        return method, aim
+        return method, aim[:1].upper() + aim[1:]
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -137,7 +127,8 @@ def lineage(folder: Path) -> Lineage:
             folder = weights.parent
             continue
         if weights is not None and (weights / "adapter_config.json").is_file():
-            base = model if adapter else _base_of(weights)
+            named = read_json(weights / "adapter_config.json", {}).get("base_model_name_or_path")
+            base = model if adapter else str(named or "")
             return Lineage(tuple(stages), base, Path(adapter or model).name)
         return Lineage(tuple(stages), model)
 
@@ -196,11 +187,6 @@ def read_json(file: Path, otherwise: Any) -> Any:
     except (OSError, ValueError) as error:
         raise InputError(f"{file}: cannot be read as JSON: {error}") from None
     return found if isinstance(found, type(otherwise)) else otherwise
-
-
-def _base_of(adapter: Path) -> str:
-    settings = read_json(adapter / "adapter_config.json", {})
-    return str(settings.get("base_model_name_or_path") or "")
 
 
 # The base model: its name on the Hub, its licence, and what to know before using it.
@@ -294,63 +280,43 @@ def _longest_run(text: str) -> int:
 def pedigrees(lineage: Lineage) -> Iterator[str]:
     """The paragraphs about every stage that evolved a population; nothing if there is none."""
     for stage in lineage.stages:
-        if stage.verb == "evolve" and (found := _read(stage)) is not None:
-            yield from _section(stage, found)
+        if stage.verb == "evolve" and (stage.folder / FILE_NAME).is_file():
+            yield from _pedigree(stage, read_pedigree(stage.folder / FILE_NAME))
 
 
-def _read(stage: Stage) -> Pedigree | None:
-    try:
-        return read_pedigree(stage.folder / FILE_NAME)
-    except OSError:
-        return None
-
-
-def _section(stage: Stage, found: Pedigree) -> Iterator[str]:
+def _pedigree(stage: Stage, found: Pedigree) -> Iterator[str]:
     winner = stage.report.get("winner")
     name = winner.get("name") if isinstance(winner, dict) else None
     ancestors = found.ancestors(str(name), found.last)
     if not ancestors:
         return
     metric = plain(stage.report.get("metric", "fitness"))
+    founders = sum(member.generation == 0 for member in found.members)
     yield (
-        f"{plain(stage.name)} trained {plural(_founders(found), 'member')} for "
+        f"{plain(stage.name)} trained {plural(founders, 'member')} for "
         f"{plural(found.last + 1, 'generation')}. The winner {code(name)} descends "
         f"from {'these members' if len(ancestors) > 1 else 'no other member'}; an ancestor's "
         f"{metric} is that of the generation in which it was selected:"
     )
     headings = ["member", "born in generation", "parent", "mutation", f"{metric} (95% interval)", "settings"]
-    yield table(headings, [_row(member) for member in ancestors])
-    yield from _measured_again(stage.report, metric)
-
-
-def _founders(found: Pedigree) -> int:
-    return sum(member.generation == 0 for member in found.members)
-
-
-def _row(member: Member) -> list[str]:
-    mutation = mutation_text(member.mutation.model_dump() if member.mutation else None)
-    settings = {**member.settings, "lora_r": member.rank}
-    return [
-        code(member.name),
-        str(member.born),
-        code(member.parent) if member.parent else "–",
-        plain(mutation) or "–",
-        plain(fitness_text(member.model_dump())),
-        ", ".join(code(f"{key}={short(value)}") for key, value in settings.items()),
-    ]
-
-
-def _measured_again(report: Mapping[str, Any], metric: str) -> Iterator[str]:
-    """The two numbers of the winner, and their difference."""
-    selected, untouched = (_score(report.get(key)) for key in ("selected", "untouched"))
-    if selected is None or untouched is None:
-        return
-    shrinkage = report.get("shrinkage")
-    less = f", a shrinkage of {shrinkage:.3g}" if is_finite(shrinkage) else ""
-    yield (
-        f"The best of several members is partly the luckiest. The winner's {metric} was {selected} when it was "
-        f"selected, and is {untouched} on data that no member was selected on{less}."
-    )
+    rows = []
+    for member in ancestors:
+        settings = {**member.settings, "lora_r": member.rank}
+        rows.append([
+            code(member.name), str(member.born), code(member.parent) if member.parent else "–",
+            plain(mutation_text(member.mutation.model_dump() if member.mutation else None)) or "–",
+            plain(fitness_text(member.model_dump())),
+            ", ".join(code(f"{key}={short(value)}") for key, value in settings.items()),
+        ])  # fmt: skip
+    yield table(headings, rows)
+    selected, untouched = (_score(stage.report.get(key)) for key in ("selected", "untouched"))
+    if selected is not None and untouched is not None:
+        shrinkage = stage.report.get("shrinkage")
+        less = f", a shrinkage of {shrinkage:.3g}" if is_finite(shrinkage) else ""
+        yield (
+            f"The best of several members is partly the luckiest. The winner's {metric} was {selected} when it was "
+            f"selected, and is {untouched} on data that no member was selected on{less}."
+        )
 
 
 def _score(found: Any) -> str | None:

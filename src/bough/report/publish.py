@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from bough.errors import BoughError, InputError
-from bough.files import MAX_JSON, read_small
 from bough.report.evaluated import Subject
 from bough.report.lineage import base_model, read_json
 
@@ -19,7 +17,6 @@ WANTED = (
     "generation_config.json", "model*.safetensors", "model.safetensors.index.json", "tokenizer*.json",
     "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "chat_template.jinja",
 )  # fmt: skip
-TEXT = {".json", ".md", ".jinja", ".txt", ""}
 
 
 @dataclass(frozen=True)
@@ -39,15 +36,6 @@ class Release:
                 (folder / name).write_text(self.changed[name], encoding="utf-8")
             else:
                 (folder / name).symlink_to(path.resolve())
-
-    def naming(self, places: list[Path]) -> Iterator[str]:
-        """The names of text files that contain the name of one of this machine's folders."""
-        for name, path in self.files.items():
-            # A tokenizer's vocabulary is long and contains no paths.
-            if path.suffix in TEXT and name != "tokenizer.json":
-                text = self.changed.get(name) or read_small(path, MAX_JSON, "replace")
-                if any(str(place) in text for place in places if len(place.parts) > 2):
-                    yield name
 
 
 def make_release(subject: Subject, hub_id: str | None) -> Release:
@@ -100,16 +88,10 @@ def upload(release: Release, repo: str, *, private: bool, message: str) -> str:
     except OfflineModeIsEnabled:
         raise InputError("HF_HUB_OFFLINE is set, so nothing can be uploaded; unset it") from None
     except HfHubHTTPError as error:
-        raise BoughError(_refusal(repo, error.response.status_code, error.server_message or "", token)) from None
+        status, said = error.response.status_code, (error.server_message or "").replace(token, "…")
+        hint = f"; {LOGIN}" if status in (401, 403) else ""
+        raise BoughError(f"the Hub refused {repo} with {status}{': ' if said else ''}{said}{hint}") from None
     except (unreachable, OSError) as error:
-        raise BoughError(f"the Hub cannot be reached: {_first_line(error, token)}") from None
+        why = (str(error).partition("\n")[0] or type(error).__name__).replace(token, "…")
+        raise BoughError(f"the Hub cannot be reached: {why}") from None
     return str(commit.commit_url)
-
-
-def _refusal(repo: str, status: int, said: str, token: str) -> str:
-    what = f"the Hub refused {repo} with {status}{': ' if said else ''}{said.replace(token, '…')}"
-    return f"{what}; {LOGIN}" if status in (401, 403) else what
-
-
-def _first_line(error: Exception, token: str) -> str:
-    return (str(error).partition("\n")[0] or type(error).__name__).replace(token, "…")

@@ -15,15 +15,10 @@ from bough.errors import InputError
 from bough.evaluation.contest import folder_name
 from bough.evaluation.results import ModelResult
 from bough.report.evaluated import Evaluation, Subject, model_of
-from bough.report.lineage import (
-    BaseModel,
-    Data,
-    fenced,
-)
+from bough.report.lineage import BaseModel, Data, fenced
 from bough.types import Group, Trajectory
 
 MOST_CHARACTERS = 6000
-MOST_OF_AN_EPISODE = 2400
 IMPORTS = "from transformers import AutoModelForCausalLM, AutoTokenizer\n"
 ADAPTER = """\
 from peft import PeftModel
@@ -61,17 +56,16 @@ def usage(subject: Subject, base: BaseModel, repo: str | None) -> Iterator[str]:
     yield fenced(program(subject, base, repo), "python")
     place = repo or "path/to/this/folder"
     if subject.is_adapter and base.hub_id:
-        rank = subject.lineage.last.settings.get("lora_r", 16)
+        used = subject.lineage.last.settings.get("lora_r", 16)
+        # vLLM accepts certain ranks only.
+        ranks = (8, 16, 32, 64, 128, 256, 320)
+        rank = next((size for size in ranks if isinstance(used, int) and used <= size), 512)
         yield "With vLLM, or merged into the base model for other engines:"
         yield fenced(
-            f"vllm serve {base.hub_id} --enable-lora --max-lora-rank {_rank(rank)} --lora-modules agent={place}\n"
+            f"vllm serve {base.hub_id} --enable-lora --max-lora-rank {rank} --lora-modules agent={place}\n"
             f"bough merge path/to/this/folder -o merged",
             "sh",
         )
-    episode = example(subject)
-    if episode is not None and episode.success:
-        yield "An episode that it solved:"
-        yield fenced(transcript(episode))
 
 
 def program(subject: Subject, base: BaseModel, repo: str | None) -> str:
@@ -88,29 +82,22 @@ def program(subject: Subject, base: BaseModel, repo: str | None) -> str:
         end=json.dumps(template.end_of_turn),
         pad=json.dumps(template.end_of_turn_id if pad is None else pad),
     )
-    shown = [f"messages = [\n{''.join(map(_message, messages))}]\n"]
+    shown = f"messages = {pformat(messages, width=110, sort_dicts=False)}\n"
     if tools:
-        shown.append(f"tools = {pformat(tools, width=110, sort_dicts=False)}\n")
-    return f"{head}\n{''.join(shown)}{answer}".rstrip()
+        shown += f"tools = {pformat(tools, width=110, sort_dicts=False)}\n"
+    return f"{head}\n{shown}{answer}".rstrip()
 
 
 def example(subject: Subject) -> Trajectory | None:
     """An episode that this model played, the first that it solved if there is one."""
     first: Trajectory | None = None
-    for file in (file for evaluation in subject.evaluations for file in _own_episodes(evaluation, subject)):
-        for record in _records(file):
+    for evaluation, model in _own(subject):
+        for record in _records(evaluation.folder / "models" / folder_name(model.name) / "trajectories.jsonl"):
             if isinstance(record, Trajectory):
                 if record.success:
                     return record
                 first = first or record
     return first
-
-
-def transcript(episode: Trajectory) -> str:
-    """The messages after the system prompt, cut to a limit."""
-    said = [message for message in episode.messages if message.role != "system"]
-    text = "\n".join(f"{'>>' if message.role == 'assistant' else '  '} {message.content}" for message in said)
-    return text if len(text) <= MOST_OF_AN_EPISODE else f"{text[:MOST_OF_AN_EPISODE]} …"
 
 
 def _conversation(subject: Subject, template: ChatTemplate) -> tuple[list[Spoken], list[dict[str, Any]] | None]:
@@ -128,26 +115,21 @@ def _conversation(subject: Subject, template: ChatTemplate) -> tuple[list[Spoken
 
 
 def _sampling(subject: Subject) -> str:
-    for evaluation in subject.evaluations:
-        for model in evaluation.results.models:
-            settings = model.settings
-            if _is_own(model, evaluation, subject) and "max_new_tokens" in settings:
-                tokens, temperature = settings["max_new_tokens"], settings.get("temperature")
-                how = f"do_sample=True, temperature={temperature}" if temperature else "do_sample=False"
-                return f"max_new_tokens={tokens}, {how}"
+    for _, model in _own(subject):
+        if "max_new_tokens" in model.settings:
+            tokens, temperature = model.settings["max_new_tokens"], model.settings.get("temperature")
+            how = f"do_sample=True, temperature={temperature}" if temperature else "do_sample=False"
+            return f"max_new_tokens={tokens}, {how}"
     return "max_new_tokens=256, do_sample=False"
 
 
-def _own_episodes(evaluation: Evaluation, subject: Subject) -> Iterator[Path]:
-    for model in evaluation.results.models:
-        file = evaluation.folder / "models" / folder_name(model.name) / "trajectories.jsonl"
-        if _is_own(model, evaluation, subject) and file.is_file():
-            yield file
-
-
-def _is_own(model: ModelResult, evaluation: Evaluation, subject: Subject) -> bool:
-    weights = model_of(model, evaluation)
-    return weights is not None and weights.resolve() == subject.weights.resolve()
+def _own(subject: Subject) -> Iterator[tuple[Evaluation, ModelResult]]:
+    """The evaluations of these weights."""
+    for evaluation in subject.evaluations:
+        for model in evaluation.results.models:
+            weights = model_of(model, evaluation)
+            if weights is not None and weights.resolve() == subject.weights.resolve():
+                yield evaluation, model
 
 
 def _files(data: Data | None) -> Iterator[Path]:
@@ -163,24 +145,3 @@ def _records(file: Path) -> Iterator[Sample]:
         yield from Reader(file, on_error="skip")
     except InputError:  # a card can do without an example
         return
-
-
-def _message(message: dict[str, Any]) -> str:
-    lines = str(message["content"]).splitlines(keepends=True) or [""]
-    more = {key: value for key, value in message.items() if key not in ("role", "content")}
-    head = f'"role": {json.dumps(message["role"])},' + "".join(f' "{key}": {value!r},' for key, value in more.items())
-    if len(lines) == 1:
-        return f'    {{{head} "content": {_literal(lines[0])}}},\n'
-    content = "".join(f"            {_literal(line)}\n" for line in lines)
-    return f'    {{\n        {head}\n        "content": (\n{content}        ),\n    }},\n'
-
-
-def _literal(text: str) -> str:
-    """A Python string literal, in double quotes unless that needs a backslash."""
-    found = repr(text)
-    return f'"{found[1:-1]}"' if found[0] == "'" and '"' not in found else found
-
-
-def _rank(rank: Any) -> int:
-    """vLLM accepts certain ranks only."""
-    return next((size for size in (8, 16, 32, 64, 128, 256, 320) if isinstance(rank, int) and rank <= size), 512)

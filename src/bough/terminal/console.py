@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
@@ -119,9 +118,7 @@ class NumbersProgress:
         self.bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.bar.stop()
 
     def count_to(self, total: int) -> None:
@@ -143,10 +140,7 @@ logger = logging.getLogger(__name__)
 @contextmanager
 def steps(title: str, count: int) -> Iterator[Callable[[str], None]]:
     """Give a function that says which of `count` steps begins: a bar on a terminal, a log line anywhere."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
+    console = err()
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console, Group, RenderableType
@@ -27,10 +26,9 @@ class ContestProgress:
         self._bar: EpisodesProgress | None = None
 
     def begin(self, model: str, missing: int, on_file: int) -> None:
-        self._end()
-        err().print(
-            printable(f"{model}: {plural(missing, 'episode')} to play, {on_file} already recorded"), markup=False
-        )
+        self.__exit__()
+        line = f"{model}: {plural(missing, 'episode')} to play, {on_file} already recorded"
+        err().print(printable(line), markup=False)
         if missing:
             self._bar = EpisodesProgress(missing).__enter__()
 
@@ -41,27 +39,28 @@ class ContestProgress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end()
-
-    def _end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
-            self._bar.__exit__(None, None, None)
+            self._bar.__exit__()
         self._bar = None
 
 
 def show(reports: Mapping[str, Any], comparisons: Sequence[Any], level: float, console: Console | None = None) -> None:
     """Prints the whole report, on stdout unless another console is given."""
     console = console or out()
-    print_table(console, _success(reports, level))
-    for method in {report["success"]["interval"]["method"]: None for report in reports.values() if _known(report)}:
+    main = _table("model", f"success ({level:.0%} interval)", "episodes", "reward", "turns", "tokens", "invalid")
+    for name, report in reports.items():
+        main.add_row(printable(name), *row(report))
+    print_table(console, main)
+    intervals = [report["success"]["interval"] for report in reports.values()]
+    for method in dict.fromkeys(interval["method"] for interval in intervals if interval):
         console.print(f"intervals: {method}", style="dim", markup=False)
+    types = {kind for report in reports.values() for kind in report["types"]}
+    made = {kind for report in reports.values() for kind, found in report["mistakes"].items() if found["mean"]}
     for title, table in (
         ("pass@k, pass^k", _passes(reports)),
-        ("by type of task", _types(reports)),
-        ("episodes with a mistake", _mistakes(reports)),
+        ("by type of task", _by_kind(reports, "types", "type", types if len(types) > 1 else set())),
+        ("episodes with a mistake", _by_kind(reports, "mistakes", "mistake", made)),
     ):
         if table.row_count:
             console.print(f"\n{title}", style="bold")
@@ -75,18 +74,22 @@ def show(reports: Mapping[str, Any], comparisons: Sequence[Any], level: float, c
 
 def sentence(found: Json) -> str:
     """One comparison in words."""
-    success = found["success"]
+    success, reward, copies = found["success"], found["reward"], found.get("copies")
+    interval = success["interval"]
+    between = f" ({100 * interval['low']:+.1f} to {100 * interval['high']:+.1f})" if interval else ""
+    counts = [f"{found['better']} better", f"{found['worse']} worse"]
+    counts += [f"{found['lost']} lost: worst case in the interval and p"] if found["lost"] else []
+    counts += [f"{plural(copies, 'copy', 'copies')} left out"] if copies else []
+    counts += [f"{found['left_out']} left out"] if found["left_out"] else []
     head = (
-        f"{found['second']} against {found['first']}: {_points(success['mean'])} points of success"
-        f"{_points_interval(success['interval'])} on {plural(found['tasks'], 'task')}"
-        f" ({found['better']} better, {found['worse']} worse{_missing(found)})"
+        f"{found['second']} against {found['first']}: {100 * success['mean']:+.1f} points of success{between} "
+        f"on {plural(found['tasks'], 'task')} ({', '.join(counts)})"
     )
     test = f"{found['test']} p {_p(success['p'])}"
     if found["comparisons"] > 1:
         test += f", with Holm's correction for {found['comparisons']} comparisons p {_p(found['adjusted_p'])}"
-    parts = [head, test, "significant" if found["significant"] else "not significant"]
-    text = "; ".join(parts) + "."
-    if (reward := found["reward"]) is not None:
+    text = f"{head}; {test}; {'significant' if found['significant'] else 'not significant'}."
+    if reward is not None:
         interval = reward["interval"]
         where = f" ({interval['low']:+.3g} to {interval['high']:+.3g})" if interval else ""
         text += f" Reward {reward['mean']:+.3g}{where}, p {_p(reward['p'])}."
@@ -106,20 +109,12 @@ def _outlook(comparison: Json) -> str:
     return f"If the true difference is the one seen, {enough}; {could}."
 
 
-def _success(reports: Mapping[str, Any], level: float) -> Table:
-    table = _table("model", f"success ({level:.0%} interval)", "episodes", "reward", "turns", "tokens", "invalid")
-    for name, report in reports.items():
-        missing = [f"{report[key]} {key}" for key in ("unknown", "lost") if report[key]]
-        table.add_row(
-            printable(name),
-            _rate(report["success"]),
-            ", ".join([str(report["episodes"]), *missing]),
-            _number(report["reward"]["mean"]),
-            _number(report["turns"]["mean"]),
-            _number(report["completion_tokens"]["mean"]),
-            "–" if report["invalid_rate"] is None else f"{report['invalid_rate']:.1%}",
-        )
-    return table
+def row(report: Json) -> list[str]:
+    """The main numbers of a model: success, episodes, reward, turns, tokens, invalid replies."""
+    missing = [f"{report[key]} {key}" for key in ("unknown", "lost") if report[key]]
+    costs = [_number(report[key]["mean"]) for key in ("reward", "turns", "completion_tokens")]
+    invalid = "–" if report["invalid_rate"] is None else f"{report['invalid_rate']:.1%}"
+    return [rate(report["success"]), ", ".join([str(report["episodes"]), *missing]), *costs, invalid]
 
 
 def _passes(reports: Mapping[str, Any]) -> Table:
@@ -127,29 +122,15 @@ def _passes(reports: Mapping[str, Any]) -> Table:
     table = _table("model", *(f"{name}{k}" for k in steps for name in ("pass@", "pass^")))
     for name, report in reports.items():
         if report["pass_at"]:
-            none: Json = {"mean": None, "interval": None}
-            cells = [_rate(report[key].get(str(k), none)) for k in steps for key in ("pass_at", "pass_all")]
+            cells = [rate(report[key].get(str(k))) for k in steps for key in ("pass_at", "pass_all")]
             table.add_row(printable(name), *cells)
     return table
 
 
-def _types(reports: Mapping[str, Any]) -> Table:
-    kinds = sorted({kind for report in reports.values() for kind in report["types"]})
-    table = _table("type", *map(printable, reports))
-    if len(kinds) > 1:
-        none: Json = {"mean": None, "interval": None}
-        for kind in kinds:
-            cells = [_rate(report["types"].get(kind, none)) for report in reports.values()]
-            table.add_row(printable(kind), *cells)
-    return table
-
-
-def _mistakes(reports: Mapping[str, Any]) -> Table:
-    table = _table("mistake", *map(printable, reports))
-    kinds = {kind for report in reports.values() for kind, rate in report["mistakes"].items() if rate["mean"]}
-    none: Json = {"mean": None, "interval": None}
+def _by_kind(reports: Mapping[str, Any], key: str, heading: str, kinds: set[str]) -> Table:
+    table = _table(heading, *map(printable, reports))
     for kind in sorted(kinds):
-        table.add_row(kind, *(_rate(report["mistakes"].get(kind, none)) for report in reports.values()))
+        table.add_row(printable(kind), *(rate(report[key].get(kind)) for report in reports.values()))
     return table
 
 
@@ -170,12 +151,9 @@ def _table(*headings: str) -> Table:
     return table
 
 
-def _known(report: Json) -> bool:
-    return report["success"]["interval"] is not None
-
-
-def _rate(measure: Json) -> str:
-    if measure["mean"] is None:
+def rate(measure: Json | None) -> str:
+    """A rate in per cent with its interval."""
+    if measure is None or measure["mean"] is None:
         return "–"
     interval = measure["interval"]
     where = f" ({100 * interval['low']:.1f}–{100 * interval['high']:.1f})" if interval else ""
@@ -184,21 +162,6 @@ def _rate(measure: Json) -> str:
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def _points(value: float) -> str:
-    return f"{100 * value:+.1f}"
-
-
-def _points_interval(interval: Json | None) -> str:
-    return f" ({_points(interval['low'])} to {_points(interval['high'])})" if interval else ""
-
-
-def _missing(found: Json) -> str:
-    lost = f", {found['lost']} lost: worst case in the interval and p" if found["lost"] else ""
-    copies = found.get("copies")  # not in files from before copies were noticed
-    lost += f", {plural(copies, 'copy', 'copies')} left out" if copies else ""
-    return f"{lost}, {found['left_out']} left out" if found["left_out"] else lost
 
 
 def _p(value: float) -> str:
@@ -232,9 +195,7 @@ class MembersProgress:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 
@@ -281,23 +242,23 @@ class MembersProgress:
         self.title = f"generation {self._number}{of}: {what}"
         if not is_live(self.console) and time.monotonic() - self._said_at >= LINE_EVERY_S:
             self._said_at = time.monotonic()
-            self.console.print(f"{self.title}{self._losses()}", markup=False)
-
-    def _losses(self) -> str:
-        """The smallest and the largest loss, as the end of a line."""
-        found = [one["loss"] for one in self.members.values() if one.get("loss") is not None]
-        finite = [loss for loss in found if math.isfinite(loss)]
-        return f"  loss {min(finite):.3g} to {max(finite):.3g}" if finite else ""
+            found = [one["loss"] for one in self.members.values() if one.get("loss") is not None]
+            finite = [loss for loss in found if math.isfinite(loss)]
+            losses = f"  loss {min(finite):.3g} to {max(finite):.3g}" if finite else ""
+            self.console.print(f"{self.title}{losses}", markup=False)
 
 
 def members_table(lines: Iterable[Line]) -> Table:
     """A row per member."""
     table = Table(*HEADINGS, box=None, pad_edge=False, header_style="bold")
     for line in lines:
+        loss = line.get("loss")
         cells = [
-            *(line["name"], fitness_text(line), _loss(line.get("loss"))),
+            *(line["name"], fitness_text(line)),
+            "" if loss is None else f"{loss:.4g}" if math.isfinite(loss) else "not finite",
             *(str(line["generation"] - line["born"]), str(line["step"]), line["parent"] or ""),
-            *(mutation_text(line["mutation"]), settings_text(line)),
+            mutation_text(line["mutation"]),
+            settings_text(line),
         ]
         table.add_row(*(escape(printable(cell)) for cell in cells))
     return table
@@ -325,18 +286,13 @@ def mutation_text(mutation: Line | None) -> str:
 
 def settings_text(member: Line) -> str:
     """The settings that may mutate, and the rank."""
-    return ", ".join(
-        f"{name}={short(value)}" for name, value in {**member["settings"], "lora_r": member["rank"]}.items()
-    )
+    settings = {**member["settings"], "lora_r": member["rank"]}
+    return ", ".join(f"{name}={short(value)}" for name, value in settings.items())
 
 
 def short(value: Any) -> str:
     """A setting's value with at most three digits."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def _loss(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}" if math.isfinite(value) else "not finite"
 
 
 # Episodes: what begins, and its progress.
@@ -385,10 +341,6 @@ class TrainingProgress(NumbersProgress):
         if "tokens_per_s" in values:
             self.numbers |= {"tokens/s": values["raw_tokens_per_s"], "shared": values["shared"]}
         text = "  ".join(
-            f"{name} {_short(value)}{'×' if name == 'shared' else ''}" for name, value in self.numbers.items()
+            f"{name} {_number(value)}{'×' if name == 'shared' else ''}" for name, value in self.numbers.items()
         )
         self.show(values["step"], text, f"step {values['step']}")
-
-
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

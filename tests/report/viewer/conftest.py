@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import uvicorn
@@ -22,8 +22,6 @@ from bough.worlds.web.browser import find
 from tests.report.viewer.run_folder import fill
 from tests.report.viewer.tab import Tab
 
-Run = Callable[[Coroutine[Any, Any, Any]], Any]
-
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -34,11 +32,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def make_index(tmp_path: Path) -> Callable[..., Index]:
+def make_index() -> Callable[..., Index]:
     """An index of a folder or file, complete."""
 
     def make(path: Path) -> Index:
-        index = Index(Root(path), tmp_path / "index.sqlite")
+        index = Index(Root(path))
         index.catch_up()
         return index
 
@@ -55,9 +53,9 @@ class Server:
 
 
 @contextmanager
-def serving(path: Path, cache: Path, guarded: Door | None = None, model: str | None = None) -> Iterator[Server]:
+def serving(path: Path, guarded: Door | None = None, model: str | None = None) -> Iterator[Server]:
     """A real server over `path`, for as long as it is needed."""
-    index = Index(Root(path), cache / "index.sqlite")
+    index = Index(Root(path))
     index.catch_up()
     answers = FolderAnswers(index, model)
     listening = listen("127.0.0.1", 0)
@@ -75,31 +73,36 @@ def serving(path: Path, cache: Path, guarded: Door | None = None, model: str | N
 
 
 @pytest.fixture(scope="session")
-def server(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(folder, tmp_path_factory.mktemp("cache")) as running:
+def server(folder: Path) -> Iterator[Server]:
+    with serving(folder) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def run() -> Iterator[Run]:
-    """Runs a coroutine in the one loop that the browser lives in."""
-    with asyncio.Runner() as runner:
-        yield runner.run
-
-
-@pytest.fixture(scope="session")
-def browser_tab(run: Run) -> Iterator[Tab]:
+def browser_tab() -> Iterator[Tab]:
     if find() is None:
         pytest.skip("no Chromium is installed; bough env setup web")
-    tab = run(Tab.open())
-    yield tab
-    tab.close()
+    with asyncio.Runner() as runner:
+        tab = runner.run(Tab.open())
+        tab.run = runner.run
+        yield tab
+        tab.close()
 
 
 @pytest.fixture
-def tab(browser_tab: Tab, run: Run) -> Iterator[Tab]:
+def tab(browser_tab: Tab) -> Iterator[Tab]:
     """The browser's tab; whatever it complains of fails the test."""
-    run(browser_tab.leave())
+    browser_tab.run(browser_tab.leave())
     browser_tab.complaints.clear()
     yield browser_tab
     assert browser_tab.complaints == []
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test in the browser is a coroutine, and runs in the one loop that the browser lives in."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    pyfuncitem.funcargs["tab"].run(pyfuncitem.obj(**given))
+    return True

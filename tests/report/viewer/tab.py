@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ class Tab:
     def __init__(self, browser: Browser, session: str) -> None:
         self.browser, self.session = browser, session
         self.complaints: list[str] = []
+        self.run: Callable[[Coroutine[Any, Any, Any]], Any]  # in the loop that the browser lives in
 
     @classmethod
     async def open(cls) -> Tab:
@@ -104,8 +106,8 @@ class Tab:
     async def type(self, text: str) -> None:
         await self.call("Input.insertText", text=text)
 
-    async def picture(self, file: Path, *, whole: bool = False) -> None:
-        answer = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+    async def picture(self, file: Path) -> None:
+        answer = await self.call("Page.captureScreenshot", format="png")
         file.write_bytes(base64.b64decode(answer["data"]))
 
     def _listen(self) -> None:

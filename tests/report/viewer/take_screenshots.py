@@ -1,10 +1,9 @@
-"""A program: takes the pictures of docs/viewer.md from the folder that demo_folder.py makes.
+"""A program: takes the pictures of docs/viewer.md from a run folder, which it makes first. Takes some minutes.
 
 python -m tests.report.viewer.take_screenshots runs/viewer-demo docs/screenshots
-python -m tests.report.viewer.take_screenshots runs/viewer-demo /tmp/all --all
 
-Each page is taken at 1280 pixels in light colours and at 390 pixels, a phone's width, in
-dark ones; --all takes both widths in both. Colours are reduced to 128, which keeps files small.
+Each page is taken at 1280 pixels in light colours and at 390 pixels, a phone's width, in dark
+ones. Colours are reduced to 128, which keeps files small.
 """
 
 import asyncio
@@ -13,10 +12,35 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
+from bough.cli import main as bough
+from tests.experiments.small import pairs_file
 from tests.report.viewer.conftest import serving
 from tests.report.viewer.tab import Tab
 
-GROUPS = "12-tool-groups%2Fgroups.jsonl"
+RECIPE = {
+    "name": "household-agent",
+    "about": "Demonstrations, SFT at two learning rates, own play, preference pairs, DPO.",
+    "model": "tiny",
+    "defaults": {"environment": "household", "max_turns": 14, "max_new_tokens": 16},
+    "stages": [
+        {"collect": {"name": "demonstrations", "model": "expert", "tasks": 24}},
+        {"demos": {}},
+        {"sft": {"max_steps": 120, "batch_size": 2, "learning_rate": 2e-3}},
+        {"sft": {"name": "sft-slower", "max_steps": 120, "batch_size": 2, "learning_rate": 5e-4}},
+        {"collect": {"name": "own-play", "tasks": 8, "attempts": 3}},
+        {"groups": {"from": ["own-play", "demonstrations"]}},
+        {"pairs": {"from": ["own-play", "demonstrations"], "kinds": ["parting", "episode"]}},
+        {"dpo": {"max_steps": 40, "batch_size": 2, "learning_rate": 2e-4}},
+        {"eval": {"name": "after-dpo", "tasks": 12}},
+    ],
+}
+EVOLVE = [
+    *("--model", "tiny", "--metric", "loss", "--test-size", "0.25", "--seed", "4"),
+    *("--population-size", "8", "--generations", "6", "--steps", "3", "--set", "batch_size=2", "lora_r=4"),
+    *("--mutate", "learning_rate=1e-4..1e-2", "nll_alpha=0..1", "loss_type=sigmoid,ipo"),
+]
 TURNS = "trajectory?at=05-own-play%2Ftrajectories.jsonl%3A1"
 
 
@@ -37,28 +61,59 @@ PICTURES = {
     "settings": Picture("training?folder=03-sft&also=04-sft-slower", ".compared table", height=460, top=".compared"),
     "evolution": Picture("evolution", "svg.family", height=1400),
     "trajectories": Picture("trajectories", "tbody tr[data-row]", height=760),
-    "calls": Picture(f"trajectory?at={GROUPS}%3A1&attempt=1", ".call", height=820),
+    "calls": Picture("trajectory?at=11-tools%2Ftrajectories.jsonl%3A1", ".call", height=820),
     "tokens": Picture(TURNS, ".tokens .legend", ("details.exact summary",), 820, ".turns .turn"),
     "pair": Picture("pairs", ".sides", ("tbody tr a",), 760),
-    "tree": Picture(f"tree?at={GROUPS}%3A1", "svg.tree", height=900),
+    "tree": Picture("tree?at=06-groups%2Fgroups.jsonl%3A1", "svg.tree", height=900),
     "evaluation": Picture("evaluation?folder=10-all", ".matrix"),
 }
 
 
-async def take(run: Path, pictures: Path, *, everything: bool) -> None:
+def make(folder: Path) -> None:
+    """The run folder that is shown."""
+    folder.mkdir(parents=True)
+    recipe = folder.parent / f"{folder.name}.yaml"
+    recipe.write_text(yaml.safe_dump(RECIPE, sort_keys=False))
+    household = ["--environment", "household", "--max-turns", "14"]
+    with tempfile.TemporaryDirectory() as place:
+        pairs = str(pairs_file(Path(place)))
+        for words in (
+            ["run", str(recipe), "-o", str(folder), "--report-to", "none"],
+            ["eval", *household, "--model", "expert", "random", "--episodes", "24", "--output", f"{folder}/10-all"],
+            [
+                "collect",
+                "--environment",
+                "interpreter",
+                "--model",
+                "expert",
+                "--tasks",
+                "6",
+                "-o",
+                f"{folder}/11-tools",
+            ],
+            ["evolve", *EVOLVE, "--train-file", pairs, "--output-dir", f"{folder}/12-evolution"],
+        ):
+            assert bough(words) == 0
+
+
+async def take(run: Path, pictures: Path) -> None:
     from PIL import Image
 
-    views = [(1280, "light", ""), (390, "dark", "-phone")]
-    if everything:
-        views = [(width, scheme, f"-{width}-{scheme}") for width in (1280, 390) for scheme in ("light", "dark")]
-    with tempfile.TemporaryDirectory() as cache, serving(run, Path(cache)) as server:
+    with serving(run) as server:
         tab = await Tab.open()
         try:
-            for width, scheme, suffix in views:
+            for width, scheme, suffix in ((1280, "light", ""), (390, "dark", "-phone")):
                 await tab.scheme(scheme)
                 for name, picture in PICTURES.items():
                     await tab.size(width, picture.height if width > 390 else 844, mobile=width == 390)
-                    await _show(tab, f"{server.address}#/{picture.page}", picture)
+                    await tab.goto(f"{server.address}#/{picture.page}")
+                    for selector in picture.clicks:
+                        await tab.until(f"!!document.querySelector({selector!r})")
+                        await tab.click(selector)
+                    await tab.until(f"!!document.querySelector({picture.shown!r})")
+                    await tab.settled()
+                    await tab.evaluate(f"scrollTo(0, document.querySelector({picture.top!r}).offsetTop - 100)")
+                    await asyncio.sleep(0.4)
                     file = pictures / f"{name}{suffix}.png"
                     await tab.picture(file)
                     Image.open(file).convert("RGB").quantize(128).save(file, optimize=True)
@@ -67,16 +122,7 @@ async def take(run: Path, pictures: Path, *, everything: bool) -> None:
             tab.close()
 
 
-async def _show(tab: Tab, address: str, picture: Picture) -> None:
-    await tab.goto(address)
-    for selector in picture.clicks:
-        await tab.until(f"!!document.querySelector({selector!r})")
-        await tab.click(selector)
-    await tab.until(f"!!document.querySelector({picture.shown!r})")
-    await tab.settled()
-    await tab.evaluate(f"scrollTo(0, document.querySelector({picture.top!r}).offsetTop - 100)")
-    await asyncio.sleep(0.4)
-
-
 if __name__ == "__main__":
-    asyncio.run(take(Path(sys.argv[1]), Path(sys.argv[2]), everything="--all" in sys.argv[3:]))
+    if not Path(sys.argv[1]).exists():
+        make(Path(sys.argv[1]))
+    asyncio.run(take(Path(sys.argv[1]), Path(sys.argv[2])))

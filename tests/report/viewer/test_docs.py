@@ -4,11 +4,8 @@ import re
 import shlex
 from pathlib import Path
 
-import yaml
-
 from bough.commands.view import ViewConfig
 from bough.config import flags
-from bough.report.viewer.prometheus import HELP, metric_name
 from tests.report.viewer.take_screenshots import PICTURES
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -27,19 +24,6 @@ def test_every_command_is_understood():
 def test_every_flag_that_is_named_is_one():
     named = set(re.findall(r"`?(--[a-z][a-z-]*)", PAGE))
     assert named and named <= {"--" + name.replace("_", "-") for name in ViewConfig.model_fields}
-
-
-def test_every_metric_that_is_named_is_exported():
-    named = set(re.findall(r"`(bough_[a-z_]+)", PAGE)) - {"bough_training_"}
-    trained = {metric_name(name)[0] for name in ("loss", "margin/loop", "tokens_per_s")}
-    assert named == set(HELP) | trained
-
-
-def test_prometheus_is_told_the_default_port():
-    config, rules, _ = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL))
-    port = ViewConfig.model_fields["port"].default
-    assert config["scrape_configs"][0]["static_configs"][0]["targets"] == [f"127.0.0.1:{port}"]
-    assert set(re.findall(r"bough_\w+", rules["groups"][0]["rules"][0]["expr"])) <= set(HELP)
 
 
 def test_every_page_has_its_pictures_at_both_widths_and_they_are_small():

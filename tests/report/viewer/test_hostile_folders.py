@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import subprocess
 import sys
 import time
@@ -22,22 +21,6 @@ from tests.report.viewer.samples import trajectory, write
 # Far more than any answer takes; on the way to a server that hangs it is the end.
 ANSWER_S = 120
 MEMORY_MB = 60  # of which it takes a third
-# A template without an end computes until its time is over: ten seconds for a user, half a second here. All others have
-# as much time as they need, so that a busy machine changes no answer.
-VIEW = f"""
-import sys
-from bough.cli import main
-from bough.report.viewer.models import Renderer
-
-ask = Renderer.ask
-
-def ask_in_time(renderer, question):
-    renderer.answer_s = 0.5 if "{WITHOUT_END}" in question["folder"] else {ANSWER_S - 20}
-    return ask(renderer, question)
-
-Renderer.ask = ask_in_time
-sys.exit(main(sys.argv[1:]))
-"""
 
 
 @dataclass
@@ -62,14 +45,12 @@ class Viewer:
 
 @pytest.fixture(scope="module")
 def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
-    root, cache = tmp_path_factory.mktemp("hostile"), tmp_path_factory.mktemp("cache")
+    root = tmp_path_factory.mktemp("hostile")
     write(root / "zz-good/a.jsonl", trajectory("good#0", ["look"]), trajectory("good#1", ["go"]))
     for name, fill in HOSTILE.items():
         fill(root / name)
-    command = [sys.executable, "-c", VIEW, "view", str(root), "--port", "0"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "BOUGH_CACHE": str(cache)}
-    ) as process:
+    command = [sys.executable, "-m", "bough", "view", str(root), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             address = next(line for line in process.stdout if line.startswith("http://"))

@@ -1,15 +1,13 @@
-import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from bough.errors import InputError
 from bough.report.viewer import index as module
 from bough.report.viewer.contents import Root
-from bough.report.viewer.index import Index, records
-from tests.report.viewer.samples import trajectory, write
+from bough.report.viewer.index import Index, counts, lines_of_task, neighbours, records
+from tests.report.viewer.samples import pair, trajectory, write
 
 Make = Callable[[Path], Index]
 
@@ -82,43 +80,15 @@ def test_bad_rows_are_counted_by_reason_and_the_rest_is_shown(tmp_path: Path, ma
     assert index.problems() == [{"file": "a.jsonl", "reasons": {"not_json": 2, "unknown_format": 1}}]
 
 
-def test_what_is_indexed_is_there_the_next_time(tmp_path: Path, make_index: Make, monkeypatch: pytest.MonkeyPatch):
+def test_the_index_is_not_in_the_folder(tmp_path: Path):
     write(tmp_path / "run/a.jsonl", trajectory("a#0", ["look"]))
-    make_index(tmp_path / "run")
-    monkeypatch.setattr(module, "read_on", lambda *_: pytest.fail("read again"))
-    assert names(make_index(tmp_path / "run")) == ["a#0"]
-
-
-def test_an_index_of_another_version_or_a_damaged_one_is_made_anew(tmp_path: Path, make_index: Make):
-    write(tmp_path / "run/a.jsonl", trajectory("a#0", ["look"]))
-    db = sqlite3.connect(tmp_path / "index.sqlite")
-    db.execute("CREATE TABLE files (other)")
-    db.execute("PRAGMA user_version = 1")
-    db.close()
-    assert names(make_index(tmp_path / "run")) == ["a#0"]
-    for leftover in tmp_path.glob("index.sqlite*"):
-        leftover.unlink()
-    (tmp_path / "index.sqlite").write_bytes(b"no database at all" * 100)
-    assert names(make_index(tmp_path / "run")) == ["a#0"]
-
-
-def test_the_index_lies_in_the_cache_and_not_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    write(tmp_path / "run/a.jsonl", trajectory("a#0", ["look"]))
-    monkeypatch.setenv("BOUGH_CACHE", str(tmp_path / "cache"))
     Index(Root(tmp_path / "run")).catch_up()
     assert [file.name for file in (tmp_path / "run").iterdir()] == ["a.jsonl"]
-    assert list((tmp_path / "cache/viewer").glob("*.sqlite"))
-
-
-def test_a_cache_that_cannot_be_written_is_said(tmp_path: Path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="BOUGH_CACHE"):
-        Index(Root(tmp_path), tmp_path / "file/index.sqlite")
 
 
 def test_it_indexes_in_the_background(tmp_path: Path):
     write(tmp_path / "run/a.jsonl", *[trajectory(f"a#{n}", ["look"]) for n in range(450)])
-    index = Index(Root(tmp_path / "run"), tmp_path / "index.sqlite")
+    index = Index(Root(tmp_path / "run"))
     index.start()
     try:
         end = time.monotonic() + 30
@@ -127,3 +97,83 @@ def test_it_indexes_in_the_background(tmp_path: Path):
         assert records(index, {})["total"] == 450
     finally:
         index.stop()
+
+
+@pytest.fixture
+def index(tmp_path: Path, make_index: Callable[[Path], Index]) -> Index:
+    write(
+        tmp_path / "run/a.jsonl",
+        trajectory("a#0", ["look"], True),
+        trajectory("a#1", ["go to shelf", "take mug", "look"], False),
+        trajectory("b#0", ["open Schränkchen"], None, stop="loop"),
+    )
+    write(tmp_path / "run/b.jsonl", trajectory("a#2", ["look", "look"], False), pair(["go"], ["look"]))
+    return make_index(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({}, ["a#0", "a#1", "b#0", "a#2"]),
+        ({"outcome": "success"}, ["a#0"]),
+        ({"outcome": "failure"}, ["a#1", "a#2"]),
+        ({"outcome": "unknown"}, ["b#0"]),
+        ({"task": "b"}, ["b#0"]),
+        ({"stop": "loop"}, ["b#0"]),
+        ({"file": "b.jsonl"}, ["a#2"]),
+        ({"min_turns": "2"}, ["a#1", "a#2"]),
+        ({"max_turns": "1"}, ["a#0", "b#0"]),
+        ({"min_reward": "0.5"}, ["a#0"]),
+        ({"max_reward": "0.5"}, ["a#1", "a#2"]),
+        ({"q": "shelf mug take"}, ["a#1"]),
+        ({"q": "schränk"}, ["b#0"]),
+        ({"q": "nowhere"}, []),
+        ({"q": '" OR 1=1 --'}, []),
+        ({"q": "***"}, ["a#0", "a#1", "b#0", "a#2"]),
+        ({"sort": "turns"}, ["a#0", "b#0", "a#2", "a#1"]),
+        ({"sort": "turns", "order": "down"}, ["a#1", "a#2", "b#0", "a#0"]),
+        ({"sort": "1; DROP TABLE records"}, ["a#0", "a#1", "b#0", "a#2"]),
+        ({"limit": "2", "offset": "1"}, ["a#1", "b#0"]),
+        ({"limit": "-1", "offset": "x", "min_turns": "x"}, ["a#0", "a#1", "b#0", "a#2"]),
+        ({"outcome": "' OR ''='", "task": "' OR ''='"}, []),
+    ],
+)
+def test_a_list_is_what_was_asked_for(index: Index, asked: dict[str, str], expected: list[str]):
+    assert names(index, **asked) == expected
+
+
+def test_a_page_says_how_many_there_are_and_what_to_filter_by(index: Index):
+    found = records(index, {"limit": "1", "outcome": "failure"})
+    assert (found["total"], len(found["rows"]), found["rows"][0]["at"]) == (2, 1, "a.jsonl:2")
+    assert found["facets"]["success"] == [{"value": 0, "count": 2}, {"value": 1, "count": 1}]
+    assert found["facets"]["file"] == [{"value": "a.jsonl", "count": 3}, {"value": "b.jsonl", "count": 1}]
+    assert records(index, {"file": "b.jsonl"})["facets"]["success"] == [{"value": 0, "count": 1}]
+
+
+def test_what_there_is_to_filter_by_is_counted_again_when_more_comes(index: Index):
+    assert records(index, {"kind": "pair"})["facets"]["reason"] == [{"value": "loop", "count": 1}]
+    write(index.root.path / "c.jsonl", pair(["go"], ["look"], "parting"))
+    index.catch_up()
+    found = records(index, {"kind": "pair"})["facets"]["reason"]
+    assert found == [{"value": "loop", "count": 1}, {"value": "parting", "count": 1}]
+
+
+def test_behind_the_last_page_there_is_nothing_but_the_number(index: Index):
+    found = records(index, {"offset": "100"})
+    assert (found["rows"], found["total"]) == ([], 4)
+
+
+def test_pairs_are_a_list_of_their_own(index: Index):
+    assert [row["reason"] for row in records(index, {"kind": "pair", "reason": "loop"})["rows"]] == ["loop"]
+    assert counts(index) == [
+        {"file": "a.jsonl", "kind": "trajectory", "count": 3, "successes": 1, "failures": 1},
+        {"file": "b.jsonl", "kind": "pair", "count": 1, "successes": None, "failures": None},
+        {"file": "b.jsonl", "kind": "trajectory", "count": 1, "successes": 0, "failures": 1},
+    ]
+
+
+def test_a_record_knows_its_neighbours_and_the_other_attempts(index: Index):
+    assert neighbours(index, "a.jsonl", 2, "trajectory") == {"previous": 1, "next": 3}
+    assert neighbours(index, "a.jsonl", 1, "trajectory") == {"previous": None, "next": 2}
+    assert neighbours(index, "b.jsonl", 2, "pair") == {"previous": None, "next": None}
+    assert lines_of_task(index, "a.jsonl", "a") == [1, 2]

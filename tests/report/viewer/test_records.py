@@ -5,8 +5,21 @@ import pytest
 
 from bough.report.viewer import records
 from bough.report.viewer.index import Index
-from bough.report.viewer.records import MissingError, find, find_trajectory, image, place, show
-from bough.types import Message
+from bough.report.viewer.records import (
+    MAX_PARSED,
+    MissingError,
+    Node,
+    find,
+    find_trajectory,
+    grow,
+    image,
+    label,
+    parts,
+    place,
+    show,
+    tree,
+)
+from bough.types import Message, ToolCall, Turn
 from tests.report.viewer.run_folder import PNG
 from tests.report.viewer.samples import call, group, pair, trajectory, turn, write
 
@@ -61,11 +74,8 @@ def test_a_turn_outside_the_conversation_shows_what_else_it_was_asked(tmp_path: 
     write(tmp_path / "run/a.jsonl", trajectory("a#0", [], turns=turns))
     shown = show(make_index(tmp_path / "run"), "a.jsonl:1")["turns"]
     assert "branch" not in shown[0] and "prompt" not in shown[1]
-    assert (shown[1]["branch"]["kind"], len(shown[1]["branch"]["messages"])) == ("sub_agent", 40)
-    assert shown[1]["branch"]["left_out"] == 10
-    assert shown[2]["branch"] == {
-        "kind": "branch", "turn": 0, "messages": [{"role": "user", "content": "question 0"}], "left_out": 0,
-    }  # fmt: skip
+    assert (len(shown[1]["branch"]["messages"]), shown[1]["branch"]["left_out"]) == (40, 10)
+    assert shown[2]["branch"] == {"messages": [{"role": "user", "content": "question 0"}], "left_out": 0}
 
 
 def test_a_pair_is_parted_where_the_replies_differ(tmp_path: Path, make_index: Make):
@@ -134,3 +144,125 @@ def test_a_record_cannot_name_a_picture_that_is_none_or_lies_elsewhere(tmp_path:
     for number in range(-1, 9):
         with pytest.raises(MissingError):
             image(index, "deep/a.jsonl:1", number)
+
+
+CALL = '<tool_call>\n{"name": "python", "arguments": {"code": "a = 1\\nprint(a)"}}\n</tool_call>'
+DECODED = {"kind": "call", "name": "python", "arguments": {"code": "a = 1\nprint(a)"}}
+
+
+def said(content: str, **more: object) -> Message:
+    return Message.model_validate({"role": "assistant", "content": content, **more})
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("THOUGHT: I look.\nACTION: go to shelf 1", [("thought", "I look."), ("action", "go to shelf 1")]),
+        ("Think: I look.\nAct: go", [("thought", "I look."), ("action", "go")]),
+        ("ACTION: go", [("action", "go")]),
+        ("THOUGHT: I never act.", [("reply", "THOUGHT: I never act.")]),
+        ("<think>Hm.</think>\nACTION: go", [("thought", "Hm."), ("action", "go")]),
+        ("<think>without an end", [("thought", "without an end")]),
+        ("<think>a</think>b<think>c</think>\nACTION: go", [("thought", "a</think>b<think>c"), ("action", "go")]),
+        ("<think>" + "</think><think>" * 9000 + "</think>Go", [("thought", "</think><think>" * 9000), ("reply", "Go")]),
+        ("It is 4.", [("reply", "It is 4.")]),
+        ("  ", []),
+        ('I try.\n<tool_call>{"name": ', [("thought", "I try."), ("broken call", '<tool_call>{"name":')]),
+    ],
+)
+def test_a_reply_is_taken_apart(content: str, expected: list[tuple[str, str]]):
+    assert [(part["kind"], part["text"]) for part in parts(said(content))] == expected
+
+
+def test_calls_in_tags_and_structured_calls_are_decoded_the_same_way():
+    written = parts(said(f"I compute.\n{CALL}"))
+    structured = parts(said("I compute.", tool_calls=[ToolCall(name="python", arguments=DECODED["arguments"])]))
+    assert written == [{"kind": "thought", "text": "I compute."}, DECODED]
+    assert structured == [{"kind": "reply", "text": "I compute."}, DECODED]
+    assert [part["kind"] for part in parts(said(CALL + CALL, reasoning="Hm."))] == ["thought", "call", "call"]
+
+
+def test_a_reply_that_is_nothing_but_its_action_is_an_action():
+    assert parts(said(" click('3') "), "click('3')") == [{"kind": "action", "text": "click('3')"}]
+
+
+def test_the_label_of_a_turn_is_one_line_without_tags_or_json():
+    assert label(Turn(reply=said(f"I compute.\n{CALL}"), action=CALL)) == 'python(code="a = 1 print(a)")'
+    two = said("", tool_calls=[ToolCall(name="f", arguments={"x": 1, "y": [2]}), ToolCall(name="g")])
+    assert label(Turn(reply=two)) == "f(x=1, y=[2]); g()"
+    assert label(Turn(reply=said("THOUGHT: a\nACTION: b"), action="b")) == "b"
+    assert label(Turn(reply=said("no action\nat all"))) == "no action at all"
+    assert len(label(Turn(reply=said("x" * 5000)))) == 600
+
+
+def test_very_long_replies_are_not_taken_apart():
+    for content in (CALL + "x" * MAX_PARSED, "THOUGHT:" + "\n" * MAX_PARSED + "x"):
+        assert [part["kind"] for part in parts(said(content))] == ["reply"]
+    assert len(parts(said("THOUGHT:" + "\n" * (MAX_PARSED - 100) + "x"))) == 1
+
+
+def shape(nodes: list[Node]) -> list[object]:
+    return [(node.parent, [turn.action for turn in node.turns], node.attempts) for node in nodes]
+
+
+def test_attempts_are_together_until_they_part():
+    attempts = [
+        trajectory("a#0", ["go", "open", "take"]),
+        trajectory("a#1", ["go", "open", "look"], False),
+        trajectory("a#2", ["look"], False),
+    ]
+    assert shape(grow(attempts)) == [
+        (None, [], [0, 1, 2]), (0, ["go", "open"], [0, 1]), (1, ["take"], [0]), (1, ["look"], [1]), (0, ["look"], [2]),
+    ]  # fmt: skip
+
+
+def test_an_attempt_that_ends_where_others_go_on_ends_inside():
+    attempts = [trajectory("a#0", ["go"]), trajectory("a#1", ["go", "take"])]
+    assert shape(grow(attempts)) == [(None, ["go"], [0, 1]), (0, ["take"], [1])]
+
+
+def test_the_same_reply_with_another_answer_is_another_way():
+    attempts = [trajectory("a#0", [], turns=[turn("go", "Here.")]), trajectory("a#1", [], turns=[turn("go", "There.")])]
+    assert [len(node.turns) for node in grow(attempts)] == [0, 1, 1]
+
+
+def test_attempts_without_turns_make_a_bare_root():
+    assert shape(grow([trajectory("a#0", []), trajectory("a#1", [])])) == [(None, [], [0, 1])]
+
+
+def test_the_tree_of_a_group(tmp_path: Path, make_index: Make):
+    attempts = [
+        trajectory("a#0", ["go", "take"], True),
+        trajectory("a#1", ["go", "look"], False),
+        trajectory("a#2", ["go", "look"], False),
+    ]
+    write(tmp_path / "run/g.jsonl", group(*attempts))
+    found = tree(make_index(tmp_path / "run"), "g.jsonl:1")
+    assert (found["turns"], found["distinct"], found["flat"]) == (6, 3, None)
+    assert [(row["parent"], row["depth"], row["attempts"]) for row in found["root"]] == [
+        (None, 0, [0, 1, 2]), (0, 1, [0]), (0, 1, [1, 2]),
+    ]  # fmt: skip
+    # Rewards 1, 0, 0: mean 1/3, sample deviation sqrt(1/3).
+    assert [one["advantage"] for one in found["attempts"]] == pytest.approx([2 / 3**0.5, -1 / 3**0.5, -1 / 3**0.5])
+    assert found["attempts"][2]["at"] == "g.jsonl:1" and found["attempts"][2]["attempt"] == 2
+
+
+def test_the_tree_of_all_attempts_at_a_task_in_a_file(tmp_path: Path, make_index: Make):
+    write(
+        tmp_path / "run/a.jsonl",
+        trajectory("a#0", ["go"]),
+        trajectory("b#0", ["go"]),
+        trajectory("a#1", ["look"]),
+        pair(["a"], ["b"]),
+    )
+    index = make_index(tmp_path / "run")
+    assert [one["at"] for one in tree(index, "a.jsonl:3")["attempts"]] == ["a.jsonl:1", "a.jsonl:3"]
+    with pytest.raises(MissingError, match="no tree"):
+        tree(index, "a.jsonl:4")
+
+
+def test_a_very_long_attempt_is_no_deep_tree(tmp_path: Path, make_index: Make):
+    actions = [f"step {n}" for n in range(1500)]
+    write(tmp_path / "run/g.jsonl", group(trajectory("a#0", actions), trajectory("a#1", actions[:-1])))
+    found = tree(make_index(tmp_path / "run"), "g.jsonl:1")
+    assert found["distinct"] == 1500 and len(found["root"]) == 2

@@ -113,7 +113,7 @@ def test_other_sites_cannot_ask(server: Server):
 @pytest.fixture(scope="module")
 def remote(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     guarded = Door(frozenset({"127.0.0.1"}), any_address=True, token=TOKEN)
-    with serving(folder, tmp_path_factory.mktemp("remote"), guarded) as running:
+    with serving(folder, guarded) as running:
         yield running
 
 
@@ -141,10 +141,10 @@ def test_the_token_becomes_a_cookie_that_no_script_can_read(remote: Server):
 
 
 def test_a_program_gives_the_token_in_a_header(remote: Server):
-    assert ask(remote.port, "/metrics").status == 401
+    assert ask(remote.port, "/api/overview").status == 401
     for given in (f"Bearer {TOKEN}x", f"Basic {TOKEN}", TOKEN, "Bearer", "Bearer \xff"):
-        assert ask(remote.port, "/metrics", Authorization=given).status == 401
-    assert ask(remote.port, "/metrics", Authorization=f"Bearer {TOKEN}").status == 200
+        assert ask(remote.port, "/api/overview", Authorization=given).status == 401
+    assert ask(remote.port, "/api/overview", Authorization=f"Bearer {TOKEN}").status == 200
 
 
 def test_a_redirect_never_leads_elsewhere(remote: Server):

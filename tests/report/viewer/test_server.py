@@ -61,7 +61,7 @@ def test_a_screenshot_is_served_as_a_picture(server: Server):
 
 def test_hostile_records_are_answered_as_plain_json(tmp_path: Path):
     fill_hostile(tmp_path / "hostile")
-    with serving(tmp_path / "hostile", tmp_path) as server:
+    with serving(tmp_path / "hostile") as server:
         rows = json.loads(ask(server.port, "/api/records").read())["rows"]
         paths = [f"/api/record?at={quote(row['at'])}" for row in rows] + ["/api/overview", "/api/training?folder=train"]
         for path in paths:
@@ -79,7 +79,7 @@ def test_a_huge_record_and_many_odd_ones_are_answered(tmp_path: Path):
             b'"start": [{"role": "user"}], "turns": []}\n'
         )
         stream.write(b'{"bough": "trajectory/1", "id": 5}\n' * 10 + b"\x00\xff\n")
-    with serving(tmp_path / "run", tmp_path) as server:
+    with serving(tmp_path / "run") as server:
         found = json.loads(ask(server.port, "/api/records").read())
         assert found["total"] >= 2
         shown = json.loads(ask(server.port, "/api/record?at=a.jsonl:1").read())

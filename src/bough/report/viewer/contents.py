@@ -22,9 +22,9 @@ from bough.data.lines import PACKED_SUFFIXES, TEXT_SUFFIXES, Content, lines
 from bough.data.reader import parse
 from bough.environments.rubric import score
 from bough.errors import InputError, RowError
-from bough.evaluation.results import TYPE_KEYS
+from bough.evaluation.results import TYPE_KEYS, task_type
 from bough.files import open_file
-from bough.types import Group, Message, Pair, Task, Trajectory, Turn
+from bough.types import Message, Pair, Trajectory, Turn
 
 # Weights, pictures and unfinished work: these folders contain no records.
 CLOSED = {"checkpoints", "cache", "final", "best", "images", "node_modules", "__pycache__"}
@@ -56,15 +56,13 @@ class Root:
 
     def __init__(self, path: Path) -> None:
         try:
-            if not path.exists():
-                raise InputError(f"{path}: there is no such file or folder")
             if not path.is_dir():
                 open_file(path).close()
             self.only = None if path.is_dir() else path.name
             self.path = path.resolve() if path.is_dir() else path.parent.resolve()
             self.name = path.resolve().name
-        except InputError:
-            raise
+        except FileNotFoundError:
+            raise InputError(f"{path}: there is no such file or folder") from None
         except (OSError, RuntimeError, ValueError) as error:  # no permission, a loop of links, a null byte
             raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
@@ -72,24 +70,40 @@ class Root:
         """What the folder contains now."""
         if self.only is not None:
             return Contents(data=[self.only])
-        found = Contents()
-        for file in self._files(found.problems):
-            name, folder = os.path.relpath(file, self.path), os.path.relpath(file.parent, self.path)
-            places = {
-                "metrics.jsonl": found.training,
-                "results.json": found.evaluations,
-                "stage.json": found.stages,
-                "lineage.jsonl": found.evolutions,
-            }
-            is_data = file.name.endswith(DATA_ENDINGS) or file.suffix == ".parquet"
-            if file.name not in places and not is_data:
-                continue
-            if (problem := self._problem(file)) is not None:
-                found.problems[_shown(name)] = problem
-            elif file.name in places:
-                places[file.name].append(folder)
-            else:
-                found.data.append(name)
+        found, count = Contents(), 0
+        places = {
+            "metrics.jsonl": found.training,
+            "results.json": found.evaluations,
+            "stage.json": found.stages,
+            "lineage.jsonl": found.evolutions,
+        }
+
+        def report(path: str, why: str) -> None:
+            # The name as text, even if it is not UTF-8.
+            found.problems[os.fsencode(os.path.relpath(path, self.path)).decode("utf-8", "replace")] = why
+
+        def unreadable(error: OSError) -> None:
+            report(error.filename, f"it cannot be read: {error.strerror}")
+
+        for folder, folders, files in os.walk(self.path, onerror=unreadable):
+            here = os.path.relpath(folder, self.path)
+            depth = len(Path(here).parts)
+            folders[:] = sorted(f for f in folders if f not in CLOSED and not f.startswith(".") and depth < MAX_DEPTH)
+            for name in sorted(name for name in files if not name.startswith(".")):
+                count += 1
+                if count > MAX_FILES:
+                    report(folder, f"there are more than {MAX_FILES} files; those from here on are not shown")
+                    return found
+                is_data = name.endswith((*DATA_ENDINGS, ".parquet"))
+                if name not in places and not is_data:
+                    continue
+                file = Path(folder) / name
+                if (problem := self._problem(file)) is not None:
+                    report(str(file), problem)
+                elif name in places:
+                    places[name].append(here)
+                else:
+                    found.data.append(os.path.relpath(file, self.path))
         return found
 
     def inside(self, path: Path) -> Path | None:
@@ -112,30 +126,6 @@ class Root:
         if not stat.S_ISREG(mode):
             return "it is not a regular file"
         return None if self.inside(file) is not None else "it is a link that leads out of the folder"
-
-    def _files(self, problems: dict[str, str]) -> Iterator[Path]:
-        def unreadable(error: OSError) -> None:
-            problems[_shown(os.path.relpath(error.filename, self.path))] = f"it cannot be read: {error.strerror}"
-
-        count = 0
-        for folder, folders, files in os.walk(self.path, onerror=unreadable):
-            depth = len(Path(folder).relative_to(self.path).parts)
-            folders[:] = sorted(f for f in folders if f not in CLOSED and not f.startswith(".") and depth < MAX_DEPTH)
-            for name in sorted(files):
-                if name.startswith("."):
-                    continue
-                count += 1
-                if count > MAX_FILES:
-                    problems[_shown(os.path.relpath(folder, self.path))] = (
-                        f"there are more than {MAX_FILES} files; those from here on are not shown"
-                    )
-                    return
-                yield Path(folder) / name
-
-
-def _shown(name: str) -> str:
-    """A file's name as text, even if it is not UTF-8."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 # Rows of a data file with their places: read from an offset on, or fetched one at a time.
@@ -176,7 +166,15 @@ def is_plain(path: Path) -> bool:
 def read_on(path: Path, offset: int, line: int) -> Iterator[Found]:
     """The rows after `offset`, the first of which has the number `line` + 1; blank lines are counted only."""
     if not is_plain(path):
-        yield from _all(path, line)
+        number, after = 0, line
+        try:
+            for number, content in lines(path, MAX_LINE):
+                if number > after and (not isinstance(content, bytes) or content.strip()):
+                    yield Found(number, 0, 0, record_of(content, light=True))
+                elif number > after and number % BLANKS == 0:
+                    yield Found(number, 0, 0, None)
+        except RowError as error:
+            yield Found(number + 1, 0, 0, error)
         return
     with open_file(path) as stream:
         stream.seek(offset)
@@ -231,18 +229,6 @@ def record_of(content: Content, *, light: bool = False) -> Sample | RowError:
         return RowError("unreadable", f"{type(error).__name__}: {error}"[:300])
 
 
-def _all(path: Path, after: int) -> Iterator[Found]:
-    number = 0
-    try:
-        for number, content in lines(path, MAX_LINE):
-            if number > after and (not isinstance(content, bytes) or content.strip()):
-                yield Found(number, 0, 0, record_of(content, light=True))
-            elif number > after and number % BLANKS == 0:
-                yield Found(number, 0, 0, None)
-    except RowError as error:
-        yield Found(number + 1, 0, 0, error)
-
-
 # The summary of a record: the values that lists show, filter, sort and search.
 
 # Only this much of a record's text can be searched.
@@ -274,9 +260,42 @@ class Summary:
 
 def summarise(record: Sample) -> Summary:
     """The summary of `record`."""
-    if isinstance(record, Trajectory):
-        return _trajectory(record)
-    return _pair(record) if isinstance(record, Pair) else _group(record)
+    agent: Any
+    if isinstance(record, Pair):
+        name, start, turns = record.task.id, record.start, [*record.chosen, *record.rejected]
+        success, reward, stop, reason, agent = None, record.margin, None, record.reason, None
+    elif isinstance(record, Trajectory):
+        name, start, turns = record.id, record.start, record.turns
+        success, reward, stop = record.success, score(record), record.stop
+        reason = record.info.get("reason") or record.info.get("rule")
+        agent = record.info.get("agent")
+    else:
+        attempts = record.attempts
+        name, start, turns = record.task.id, attempts[0].start, [turn for one in attempts for turn in one.turns]
+        solved = [one.success for one in attempts]
+        success = any(solved) if None not in solved or True in solved else None
+        rewards = [value for one in attempts if (value := score(one)) is not None]
+        reward = sum(rewards) / len(rewards) if rewards else None
+        stop, reason = f"{solved.count(True)} of {len(solved)} succeed", None
+        agents = dict.fromkeys(str(one.info["agent"]) for one in attempts if one.info.get("agent"))
+        agent = ", ".join(agents) or None
+    return Summary(
+        kind=type(record).__name__.lower(),
+        name=_cut(name),
+        task=_cut(record.task.id),
+        type=_word(task_type(record.task)),
+        environment=_word(record.task.environment),
+        success=success,
+        reward=reward,
+        turns=len(turns),
+        tokens=sum(len(turn.call.completion_ids) for turn in turns if turn.call is not None),
+        stop=_word(stop),
+        reason=_word(reason),
+        agent=_word(agent),
+        errors=sum(turn.error is not None for turn in turns),
+        preview=goal(start),
+        text=_text(name, start, turns),
+    )
 
 
 def goal(start: list[Message]) -> str:
@@ -289,69 +308,6 @@ def goal(start: list[Message]) -> str:
                 asked = line[len(opening) :].strip()
                 return _cut(asked[0].upper() + asked[1:])
     return _cut(lines[-1]) if lines else ""
-
-
-def _trajectory(record: Trajectory) -> Summary:
-    return Summary(
-        kind="trajectory",
-        name=_cut(record.id),
-        success=record.success,
-        reward=score(record),
-        turns=len(record.turns),
-        tokens=sum(len(turn.call.completion_ids) for turn in record.turns if turn.call is not None),
-        stop=_word(record.stop),
-        reason=_word(record.info.get("reason") or record.info.get("rule")),
-        agent=_word(record.info.get("agent")),
-        errors=sum(turn.error is not None for turn in record.turns),
-        preview=goal(record.start),
-        text=_text(record.id, record.start, record.turns),
-        **_of_task(record.task),
-    )
-
-
-def _pair(record: Pair) -> Summary:
-    return Summary(
-        kind="pair",
-        name=_cut(record.task.id),
-        success=None,
-        reward=record.margin,
-        turns=len(record.chosen) + len(record.rejected),
-        tokens=0,
-        stop=None,
-        reason=_word(record.reason),
-        agent=None,
-        errors=0,
-        preview=goal(record.start),
-        text=_text(record.task.id, record.start, [*record.chosen, *record.rejected]),
-        **_of_task(record.task),
-    )
-
-
-def _group(record: Group) -> Summary:
-    rewards = [value for attempt in record.attempts if (value := score(attempt)) is not None]
-    solved = [attempt.success for attempt in record.attempts]
-    turns = [turn for attempt in record.attempts for turn in attempt.turns]
-    agents = dict.fromkeys(str(attempt.info["agent"]) for attempt in record.attempts if attempt.info.get("agent"))
-    return Summary(
-        kind="group",
-        name=_cut(record.task.id),
-        success=any(solved) if None not in solved or True in solved else None,
-        reward=sum(rewards) / len(rewards) if rewards else None,
-        turns=len(turns),
-        tokens=sum(len(turn.call.completion_ids) for turn in turns if turn.call is not None),
-        stop=f"{sum(value is True for value in solved)} of {len(solved)} succeed",
-        reason=None,
-        agent=_word(", ".join(agents) or None),
-        errors=sum(turn.error is not None for turn in turns),
-        preview=goal(record.attempts[0].start),
-        text=_text(record.task.id, record.attempts[0].start, turns),
-        **_of_task(record.task),
-    )
-
-
-def _of_task(task: Task) -> dict[str, Any]:
-    kind = next((str(task.data[key]) for key in TYPE_KEYS if key in task.data), None)
-    return {"task": _cut(task.id), "type": _word(kind), "environment": _word(task.environment)}
 
 
 def _text(name: str, start: list[Message], turns: list[Turn]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -38,43 +38,81 @@ class Written:
     left_out: int = 0
 
 
-@dataclass
-class Parts:
-    """The data inside the exported page."""
-
-    answers: dict[str, Any] = field(default_factory=dict)
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    texts: dict[str, str] = field(default_factory=dict)
-    images: dict[str, str] = field(default_factory=dict)
-
-
 def export(answers: FolderAnswers, path: Path, max_records: int) -> Written:
     """Writes the file."""
     answers.index.catch_up()
-    parts, written = Parts(), Written()
-    _ask(answers, parts, "overview")
+    page_data, written = _Data(answers), Written()
+    page_data.ask("overview")
     for kind in KINDS:
         total, rows = _rows(answers, kind, max_records)
         written.records += len(rows)
         written.left_out += total - len(rows)
-        parts.rows += rows
+        page_data.rows += rows
         for row in rows:
-            _record(answers, parts, kind, row)
-    for folder in answers.index.contents.training:
-        _ask(answers, parts, "training", folder=folder)
-    for folder in answers.index.contents.evaluations:
-        _ask(answers, parts, "evaluation", folder=folder)
-    for folder in answers.index.contents.evolutions:
-        _ask(answers, parts, "evolution", folder=folder)
-    if not parts.rows and len(parts.answers) == 1:
+            page_data.add_record(kind, row["at"])
+    contents = answers.index.contents
+    for name, folders in (
+        ("training", contents.training), ("evaluation", contents.evaluations), ("evolution", contents.evolutions),
+    ):  # fmt: skip
+        for folder in folders:
+            page_data.ask(name, folder=folder)
+    if not page_data.rows and len(page_data.answers) == 1:
         raise InputError(f"{answers.index.root.path}: it contains nothing to export")
-    text = page(vars(parts))
+    text = page({name: getattr(page_data, name) for name in ("answers", "rows", "texts", "images")})
     try:
         write_atomically(path, text)
     except OSError as error:
         raise InputError(f"--export {path}: cannot be written: {error.strerror}") from None
     written.megabytes = len(text.encode()) / 1e6
     return written
+
+
+class _Data:
+    """The data inside the exported page."""
+
+    def __init__(self, source: FolderAnswers) -> None:
+        self.source = source
+        self.answers: dict[str, Any] = {}
+        self.rows: list[dict[str, Any]] = []
+        self.texts: dict[str, str] = {}  # what is searched
+        self.images: dict[str, str] = {}
+        self._num_tokens = 0
+
+    def ask(self, name: str, **words: Any) -> dict[str, Any]:
+        """The answer, which is kept; empty where there is none."""
+        asked = {word: str(value) for word, value in words.items() if value is not None}
+        try:
+            self.answers[key(name, words)] = answer = self.source.known[name](asked)
+        except MissingError:
+            return {}
+        return answer
+
+    def add_record(self, kind: str, at: str) -> None:
+        if kind == "group":
+            for number in range(len(self.ask("tree", at=at).get("attempts", ()))):
+                self._add_trajectory(at, number)
+            return
+        found = self.ask("record", at=at) if kind == "pair" else self._add_trajectory(at, None)
+        places = ("start", "shared", "chosen", "rejected", "turns")
+        said = [found[place] for place in places if place in found]
+        self.texts[at] = json.dumps(said, ensure_ascii=False)[:40_000]
+        if found.get("siblings"):
+            self.ask("tree", at=at)
+
+    def _add_trajectory(self, at: str, attempt: int | None) -> dict[str, Any]:
+        found = self.ask("record", at=at, attempt=attempt)
+        for number, turn in enumerate(found.get("turns", ())):
+            if turn["call"] is not None and self._num_tokens < MAX_TOKENS:
+                self._num_tokens += 1
+                self.ask("tokens", at=at, attempt=attempt, turn=number)
+        for one in found.get("images", ())[: MAX_IMAGES - len(self.images)]:
+            words = {"at": at, "attempt": attempt, "number": one["number"]}
+            try:
+                content, kind = self.source.image({k: str(value) for k, value in words.items() if value is not None})
+            except (MissingError, OSError):
+                continue
+            self.images[key("image", words)] = f"data:{kind};base64,{base64.b64encode(content).decode()}"
+        return found
 
 
 def page(data: dict[str, Any]) -> str:
@@ -112,55 +150,6 @@ def _rows(answers: FolderAnswers, kind: str, count: int) -> tuple[int, list[dict
         rows += found["rows"]
         if not found["rows"] or len(rows) >= min(count, found["total"]):
             return found["total"], rows
-
-
-def _record(answers: FolderAnswers, parts: Parts, kind: str, row: dict[str, Any]) -> None:
-    at = row["at"]
-    if kind == "group":
-        grown = _ask(answers, parts, "tree", at=at)
-        for number in range(len(grown["attempts"]) if grown else 0):
-            _trajectory(answers, parts, at, number)
-        return
-    if kind == "pair":
-        found = _ask(answers, parts, "record", at=at)
-        parts.texts[at] = _text(found, ("start", "shared", "chosen", "rejected"))
-        return
-    found = _trajectory(answers, parts, at, None)
-    parts.texts[at] = _text(found, ("start", "turns"))
-    if found and found.get("siblings"):
-        _ask(answers, parts, "tree", at=at)
-
-
-def _trajectory(answers: FolderAnswers, parts: Parts, at: str, attempt: int | None) -> dict[str, Any] | None:
-    found = _ask(answers, parts, "record", at=at, attempt=attempt)
-    if found is None:
-        return None
-    for number, turn in enumerate(found["turns"]):
-        if turn["call"] is not None and sum(name.startswith("tokens") for name in parts.answers) < MAX_TOKENS:
-            _ask(answers, parts, "tokens", at=at, attempt=attempt, turn=number)
-    for one in found["images"]:
-        words = {"at": at, "attempt": attempt, "number": one["number"]}
-        if len(parts.images) < MAX_IMAGES:
-            try:
-                content, kind = answers.image({name: str(value) for name, value in words.items() if value is not None})
-            except (MissingError, OSError):
-                continue
-            parts.images[key("image", words)] = f"data:{kind};base64,{base64.b64encode(content).decode()}"
-    return found
-
-
-def _ask(answers: FolderAnswers, parts: Parts, name: str, **words: Any) -> dict[str, Any] | None:
-    asked = {word: str(value) for word, value in words.items() if value is not None}
-    try:
-        parts.answers[key(name, words)] = answer = answers.known[name](asked)
-    except MissingError:
-        return None
-    return answer
-
-
-def _text(found: dict[str, Any] | None, places: tuple[str, ...]) -> str:
-    """The text that is searched."""
-    return json.dumps([found[place] for place in places], ensure_ascii=False)[:40_000] if found else ""
 
 
 def _digest(text: str) -> str:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from bough.chat import tool_calls
 from bough.chat.tool_calls import MalformedError
-from bough.config.parts import leaves
 from bough.curation.advantages import group_advantages
 from bough.data.base import Sample
 from bough.environments.rubric import score
-from bough.errors import BoughError, InputError, RowError
-from bough.experiments.recipe import read_settings
-from bough.files import open_file, text_digest
+from bough.errors import RowError
+from bough.files import open_file
 from bough.report.viewer.contents import fetch, goal
 from bough.report.viewer.index import Index, lines_of_task, neighbours
-from bough.types import Call, Group, Message, Pair, ToolCall, Trajectory, Turn
+from bough.types import Group, Message, Pair, Trajectory, Turn
 
 IMAGE_TYPES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "image/webp"}
 MAX_IMAGE = 20 << 20
@@ -45,11 +41,7 @@ def place(at: str) -> tuple[str, int]:
 def find(index: Index, at: str) -> Sample:
     """The record at a place that the index knows. Raises MissingError."""
     file, line = place(at)
-    rows = index.query(
-        "SELECT records.offset, length FROM records JOIN files ON files.id = records.file "
-        "WHERE files.path = ? AND records.line = ?",
-        (file, line),
-    )
+    rows = index.query("SELECT offset, length FROM records WHERE file = ? AND line = ?", (file, line))
     if not rows:
         raise MissingError("there is no such record on file (or it is not indexed yet)")
     try:
@@ -76,18 +68,14 @@ def show(index: Index, at: str, attempt: int | None = None) -> dict[str, Any]:
     if isinstance(record, Pair):
         return {"kind": "pair", "at": at, "beside": neighbours(index, file, line, "pair"), **_pair(record)}
     if isinstance(record, Group):
-        trajectory = find_trajectory(index, at, attempt)
-        credit = group_credit(index, file, record)[attempt or 0]
-        beside = {"attempts": len(record.attempts), "attempt": attempt}
-        return {"kind": "trajectory", "at": at, "beside": beside, "group": at, **_trajectory(trajectory, credit)}
+        shown = _trajectory(find_trajectory(index, at, attempt))
+        advantage = group_advantages([score(one) for one in record.attempts]).values[attempt or 0]
+        for turn in shown["turns"]:
+            turn["advantage"] = advantage
+        return {"at": at, "beside": {"attempts": len(record.attempts), "attempt": attempt}, "group": at, **shown}
     several = len(lines_of_task(index, file, record.task.id)) > 1
-    return {
-        "kind": "trajectory",
-        "at": at,
-        "beside": neighbours(index, file, line, "trajectory"),
-        "siblings": several,
-        **_trajectory(record, trajectory_credit(index, file, record)),
-    }
+    beside = neighbours(index, file, line, "trajectory")
+    return {"at": at, "beside": beside, "siblings": several, **_trajectory(record)}
 
 
 def image(index: Index, at: str, number: int, attempt: int | None = None) -> tuple[bytes, str]:
@@ -109,18 +97,19 @@ def image(index: Index, at: str, number: int, attempt: int | None = None) -> tup
     return content, kind
 
 
-def _trajectory(record: Trajectory, credit: Credit) -> dict[str, Any]:
-    values = zip(record.turns, branches(record), credit.weights, credit.advantages, strict=True)
+def _trajectory(record: Trajectory) -> dict[str, Any]:
+    turns, conversation = [], list(record.start)
+    for turn in record.turns:
+        turns.append(_turn(turn) | _own_prompt(turn, conversation))
+        if turn.prompt is None:
+            conversation += [turn.reply, *turn.observation]
     return {
+        "kind": "trajectory",
         "id": record.id,
         "task": record.task.model_dump(mode="json", exclude={"data"}),
         "goal": goal(record.start),
         "start": [_message(message) for message in record.start],
-        "turns": [
-            _turn(turn) | _left(turn, branch) | {"weight": weight, "advantage": advantage}
-            for turn, branch, weight, advantage in values
-        ],
-        "credit": credit.source,
+        "turns": turns,
         "tools": record.tools,
         "rewards": record.rewards,
         "success": record.success,
@@ -130,11 +119,23 @@ def _trajectory(record: Trajectory, credit: Credit) -> dict[str, Any]:
     }
 
 
+def _own_prompt(turn: Turn, conversation: list[Message]) -> dict[str, Any]:
+    """Of a turn outside the conversation (another reply, a branch, a sub-agent), the messages that only it was sent."""
+    if turn.prompt is None:
+        return {}
+    pairs = zip(turn.prompt, conversation, strict=False)
+    shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    new = turn.prompt[shared:]
+    shown = [_message(message) for message in new[:MAX_MESSAGES]]
+    return {"branch": {"messages": shown, "left_out": max(0, len(new) - MAX_MESSAGES)}}
+
+
 def _pair(record: Pair) -> dict[str, Any]:
     chosen, rejected = record.chosen, record.rejected
-    shared = 0
-    while shared < min(len(chosen), len(rejected)) and _same(chosen[shared], rejected[shared]):
-        shared += 1
+    same = itertools.takewhile(
+        lambda both: _turn_key(both[0]) == _turn_key(both[1]), zip(chosen, rejected, strict=False)
+    )
+    shared = sum(1 for _ in same)
     return {
         "task": record.task.model_dump(mode="json", exclude={"data"}),
         "goal": goal(record.start),
@@ -151,28 +152,21 @@ def _pair(record: Pair) -> dict[str, Any]:
 def _turn(turn: Turn) -> dict[str, Any]:
     hidden = {"call", "reply", "correction", "observation", "prompt"}
     shown = turn.model_dump(mode="json", exclude=hidden, exclude_defaults=True)
+    call = turn.call
     return shown | {
         "reply": _message(turn.reply, turn.action),
         **({"correction": _message(turn.correction)} if turn.correction is not None else {}),
         "observation": [_message(message) for message in turn.observation],
         "label": label(turn),
         "trained": turn.trained,
-        "call": _call(turn.call) if turn.call is not None else None,
-    }
-
-
-def _left(turn: Turn, branch: Branch | None) -> dict[str, Any]:
-    """How a turn leaves the conversation, with the messages of its prompt that no earlier turn shows."""
-    if branch is None or turn.prompt is None:
-        return {}
-    new = turn.prompt[branch.num_shared :]
-    return {
-        "branch": {
-            "kind": branch.kind,
-            "turn": branch.turn,
-            "messages": [_message(message) for message in new[:MAX_MESSAGES]],
-            "left_out": max(0, len(new) - MAX_MESSAGES),
-        }
+        "call": call
+        and {
+            "prompt_tokens": len(call.prompt_ids),
+            "completion_tokens": len(call.completion_ids),
+            "logprob": sum(call.logprobs) if call.logprobs else None,
+            "finish": call.finish,
+            "policy": call.policy,
+        },
     }
 
 
@@ -184,21 +178,6 @@ def _message(message: Message, action: str | None = None) -> dict[str, Any]:
     return shown | {"parts": parts(message, action)}
 
 
-def _call(call: Call) -> dict[str, Any]:
-    values = call.logprobs
-    return {
-        "prompt_tokens": len(call.prompt_ids),
-        "completion_tokens": len(call.completion_ids),
-        "logprob": sum(values) if values else None,
-        "finish": call.finish,
-        "policy": call.policy,
-    }
-
-
-def _same(left: Turn, right: Turn) -> bool:
-    return left.reply == right.reply and left.observation == right.observation
-
-
 def _images(record: Trajectory) -> list[str]:
     names = record.info.get("images")
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
@@ -208,85 +187,6 @@ def _image_turns(names: list[str]) -> list[dict[str, Any]]:
     """The turn after which each picture was taken: the number in its file name, 0 for the start."""
     stems = [Path(name).stem[:20] for name in names]
     return [{"number": i, "turn": int(stem) if stem.isdecimal() else i} for i, stem in enumerate(stems)]
-
-
-# Turns that are not part of the conversation: where each leaves it.
-# An agent of its own (`bough serve`, `--agent`) may ask twice with one prompt, resume an earlier reply in another
-# way, rewrite its history, or have a sub-agent. Each such turn has a prompt of its own; what it shares with earlier
-# turns says which of these it is.
-
-Kind = Literal["same_prompt", "branch", "rewritten_history", "sub_agent"]
-
-
-@dataclass(frozen=True)
-class Branch:
-    """`turn` is the index of the turn that it shares most with, if any; `num_shared` counts the prompt's messages
-    that are shown there already.
-    """
-
-    kind: Kind
-    turn: int | None = None
-    num_shared: int = 0
-
-
-def branches(record: Trajectory) -> list[Branch | None]:
-    """For each turn of a trajectory how it leaves the conversation; None for those that are part of it."""
-    start = _digests(record.start)
-    opening = next((_key(message) for message in record.start if message.role != "system"), None)
-    asked: dict[str, int] = {}
-    replied: dict[str, int] = {}
-    conversation = start[-1]
-    found: list[Branch | None] = []
-    for number, turn in enumerate(record.turns):
-        prompt = [conversation] if turn.prompt is None else _digests(turn.prompt)
-        if turn.prompt is None:
-            found.append(None)
-        else:
-            found.append(_branch(turn.prompt, prompt, start, asked, replied, opening))
-        asked.setdefault(prompt[-1], number)
-        after = _extended(prompt[-1], turn.reply)
-        replied.setdefault(after, number)
-        if turn.prompt is None:
-            conversation = after
-            for message in turn.observation:
-                conversation = _extended(conversation, message)
-    return found
-
-
-def _branch(
-    messages: Sequence[Message],
-    prompt: list[str],
-    start: list[str],
-    asked: dict[str, int],
-    replied: dict[str, int],
-    opening: str | None,
-) -> Branch:
-    if (same := asked.get(prompt[-1])) is not None:
-        return Branch("same_prompt", same, len(messages))
-    for place in range(len(prompt) - 1, 0, -1):
-        if (turn := replied.get(prompt[place])) is not None:
-            return Branch("branch", turn, place)
-    first = next((_key(message) for message in messages if message.role != "system"), None)
-    if first is not None and first == opening and len(messages) > 1:
-        shared = sum(mine == theirs for mine, theirs in zip(prompt[1:], start[1:], strict=False))
-        return Branch("rewritten_history", num_shared=shared)
-    return Branch("sub_agent")
-
-
-def _digests(messages: Sequence[Message]) -> list[str]:
-    """The digests of the beginnings of a conversation: of no message, of the first, of the first two, …"""
-    found = [""]
-    for message in messages:
-        found.append(_extended(found[-1], message))
-    return found
-
-
-def _extended(conversation: str, message: Message) -> str:
-    return text_digest(f"{conversation} {_key(message)}", size=16)
-
-
-def _key(message: Message) -> str:
-    return message.model_dump_json(exclude={"hint"}, exclude_defaults=True)
 
 
 # A reply taken apart for the page: thoughts, tool calls, actions, and whatever else was said.
@@ -308,163 +208,51 @@ def parts(message: Message, action: str | None = None) -> list[Part]:
     Each part has a `kind`: "thought", "action", "reply" or "broken call" with a `text`,
     or "call" with a `name` and `arguments`. `action` is what the environment was given.
     """
-    found = [_text("thought", message.reasoning)] if message.reasoning else []
-    found += _spoken(message.content, action)
-    found += [_spoken_call(call) for call in message.tool_calls]
-    return [part for part in found if part["kind"] == "call" or part["text"]]
+    content, calls = message.content.strip(), list(message.tool_calls)
+    found = [("thought", message.reasoning or "")]
+    if tool_calls.OPEN in content and len(content) <= MAX_PARSED:
+        try:
+            said = tool_calls.parse(content)
+        except MalformedError:
+            before, tag, rest = content.partition(tool_calls.OPEN)
+            found += [("thought", before), ("broken call", tag + rest)]
+        else:
+            found += [("thought", said.thought), ("reply", "" if said.calls else said.action)]
+            calls = [*said.calls, *calls]
+    else:
+        found += _spoken(content, action)
+    texts: list[Part] = [{"kind": kind, "text": text.strip()} for kind, text in found if text.strip()]
+    return texts + [{"kind": "call", "name": call.name, "arguments": call.arguments} for call in calls]
+
+
+def _spoken(content: str, action: str | None) -> list[tuple[str, str]]:
+    """Reasoning in <think> tags, then the action itself or `THOUGHT: …` and `ACTION: …` lines, else a plain reply."""
+    if len(content) > MAX_PARSED:
+        return [("reply", content)]
+    if action is not None and content == action.strip():
+        return [("action", content)]
+    if content.startswith("<think>"):
+        # What follows the last end: a reply may think more than once, and each copy of the rest takes time.
+        thought, ended, rest = content.removeprefix("<think>").rpartition("</think>")
+        return [("thought", thought), *_spoken(rest.strip(), action)] if ended else [("thought", rest)]
+    opening, acted = _OPENING.match(content), _ACTION.search(content)
+    if opening is None or acted is None:
+        return [("reply", content)]
+    return [("thought", content[opening.end() : acted.start()]), ("action", content[acted.end() :])]
 
 
 def label(turn: Turn) -> str:
-    """What a turn did, on one line: its calls if it has any, else its action."""
-    found = parts(turn.reply, turn.action)
-    calls = [_written(part) if part["kind"] == "call" else part["text"] for part in found if "call" in part["kind"]]
+    """What a turn did, on one line: its calls, as one would write them in Python, else its action."""
+    calls = []
+    for part in parts(turn.reply, turn.action):
+        if part["kind"] == "call":
+            values = {name: json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else f'"{value}"'
+                      for name, value in part["arguments"].items()}  # fmt: skip
+            calls.append(f"{part['name']}({', '.join(f'{name}={value}' for name, value in values.items())})")
+        elif part["kind"] == "broken call":
+            calls.append(part["text"])
     said = turn.reply.content if turn.action is None else turn.action
     return " ".join(("; ".join(calls) or said)[:MAX_LABEL].split())
-
-
-def _spoken(content: str, action: str | None) -> list[Part]:
-    content = content.strip()
-    if len(content) > MAX_PARSED:
-        return [_text("reply", content)]
-    if tool_calls.OPEN in content:
-        return _with_calls(content)
-    if content.startswith("<think>") and (action is None or content != action.strip()):
-        # What follows the last end: a reply may think more than once, and each copy of the rest takes time.
-        thought, ended, rest = content.removeprefix("<think>").rpartition("</think>")
-        return [_text("thought", thought), *_lines(rest.strip(), action)] if ended else [_text("thought", rest)]
-    return _lines(content, action)
-
-
-def _with_calls(content: str) -> list[Part]:
-    try:
-        said = tool_calls.parse(content)
-    except MalformedError:
-        before, tag, rest = content.partition(tool_calls.OPEN)
-        return [_text("thought", before), _text("broken call", tag + rest)]
-    answer = [_text("reply", said.action)] if not said.calls else []
-    return [_text("thought", said.thought), *answer, *map(_spoken_call, said.calls)]
-
-
-def _lines(content: str, action: str | None) -> list[Part]:
-    """The action itself, or `THOUGHT: …` and `ACTION: …` lines; anything else is a plain reply."""
-    if action is not None and content == action.strip():
-        return [_text("action", content)]
-    opening = _OPENING.match(content)
-    if opening is None:
-        return [_text("reply", content)]
-    acted = _ACTION.search(content)
-    if acted is None:
-        return [_text("reply", content)]
-    return [_text("thought", content[opening.end() : acted.start()]), _text("action", content[acted.end() :])]
-
-
-def _text(kind: str, text: str) -> Part:
-    return {"kind": kind, "text": text.strip()}
-
-
-def _spoken_call(call: ToolCall) -> Part:
-    return {"kind": "call", "name": call.name, "arguments": call.arguments}
-
-
-def _written(part: Part) -> str:
-    """A call as one would write it in Python."""
-    words = [f"{name}={_value(value)}" for name, value in part["arguments"].items()]
-    return f"{part['name']}({', '.join(words)})"
-
-
-def _value(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else f'"{value}"'
-
-
-# The weight or advantage that training gives each turn, according to a training run in the folder.
-# A file that a run trained on is read with that run's settings. Without one, the attempts of a group have GRPO's
-# plain advantages; a lone trajectory has none.
-
-
-@dataclass(frozen=True)
-class Credit:
-    """One value per turn, None where there is none. `source` says where they come from."""
-
-    weights: list[float | None]
-    advantages: list[float | None]
-    source: str = ""
-
-
-def trajectory_credit(index: Index, file: str, record: Trajectory) -> Credit:
-    """The weights of a demonstration."""
-    nothing: list[float | None] = [None] * len(record.turns)
-    settings, stage = trained_with(index, file)
-    if settings is None:
-        return Credit(nothing, nothing)
-    weights = [1.0 if turn.trained else 0.0 for turn in record.turns]
-    if settings.get("step_weighted_loss"):
-        from bough.methods.sft import step_reward, step_weights
-
-        given = step_weights([step_reward(turn) for turn in record.turns])
-        weights = [weight * one for weight, one in zip(weights, given, strict=True)]
-    return Credit([*weights], nothing, f"weights as {stage} used them")
-
-
-def group_credit(index: Index, file: str, group: Group) -> list[Credit]:
-    """The advantages of every attempt of a group."""
-    settings, stage = trained_with(index, file)
-    spread: list[list[float | None]] | None = None
-    source = "advantages of the rewards in this group"
-    if settings is not None:
-        spread, source = _as_trained(group, settings), f"advantages as {stage} used them"
-    if spread is None:
-        found = group_advantages([score(attempt) for attempt in group.attempts]).values
-        spread = [[value] * len(attempt.turns) for value, attempt in zip(found, group.attempts, strict=True)]
-    return [Credit([None] * len(values), values, source) for values in spread]
-
-
-def trained_with(index: Index, file: str) -> tuple[dict[str, Any] | None, str]:
-    """The settings of the newest training run in the folder that read `file`, and the run's name."""
-    path = index.root.path / file
-    for folder in reversed(index.contents.training):
-        settings = stage_settings(index, folder)
-        named = settings.get("train_file")
-        own = folder == str(Path(file).parent.parent) and Path(file).parent.name == "rollouts"
-        if own or (isinstance(named, str) and _is(named, path, index.root.path, folder)):
-            return settings, folder
-    return None, ""
-
-
-def stage_settings(index: Index, folder: str) -> dict[str, Any]:
-    """The settings in a stage's `config.yaml`; empty if there are none that can be read."""
-    file = index.root.inside(index.root.path / folder / "config.yaml")
-    try:
-        found = file.stat() if file is not None else None
-    except OSError:
-        return {}
-    return dict(_settings(file, found.st_mtime_ns, found.st_size)) if file is not None and found is not None else {}
-
-
-@lru_cache(maxsize=256)
-def _settings(file: Path, mtime: int, size: int) -> dict[str, Any]:  # noqa: ARG001  a file that changed is another
-    try:
-        return read_settings(file)[1]
-    except InputError:
-        return {}
-
-
-def _is(named: str, path: Path, root: Path, folder: str) -> bool:
-    """Whether a training file's name means `path`; runs are often started, or moved, somewhere else."""
-    if os.path.normpath(root / folder / named) == os.path.normpath(path):
-        return True
-    tail = tuple(part for part in Path(named).parts if part != "..")
-    whole = (root.name, *path.relative_to(root).parts)
-    return len(tail) > 1 and (whole[-len(tail) :] == tail or tail[-len(whole) :] == whole)
-
-
-def _as_trained(group: Group, settings: dict[str, Any]) -> list[list[float | None]] | None:
-    from bough.methods.grpo import GRPO, GRPOConfig
-
-    known = {key: value for key, value in settings.items() if key in leaves(GRPOConfig)}
-    try:
-        return GRPO(GRPOConfig(**known)).advantages(group)
-    except (BoughError, RowError, ArithmeticError):
-        return None
 
 
 # The attempts at one task as a tree: what they share, where they diverge, which branches succeed.
@@ -474,12 +262,12 @@ MAX_STEP_TEXT = 600
 
 @dataclass
 class Node:
-    """Consecutive turns that the same attempts share, and the branches that follow."""
+    """Consecutive turns that the same attempts share, and the number of the node before."""
 
     turns: list[Turn]
     depth: int
     attempts: list[int]
-    children: list[Node] = field(default_factory=list)
+    parent: int | None = None
 
 
 def tree(index: Index, at: str) -> dict[str, Any]:
@@ -503,7 +291,7 @@ def tree(index: Index, at: str) -> dict[str, Any]:
                 "turns": len(a.turns), "agent": a.info.get("agent")}
         for link, a, reward, advantage in zip(links, attempts, rewards, found.values, strict=True)
     ]  # fmt: skip
-    root = grow(attempts)
+    nodes = grow(attempts)
     return {
         "at": at,
         "beside": beside,
@@ -512,67 +300,48 @@ def tree(index: Index, at: str) -> dict[str, Any]:
         "attempts": described,
         "flat": found.dropped,
         "turns": sum(len(attempt.turns) for attempt in attempts),
-        "distinct": _count(root),
-        "root": _shown(root),
+        "distinct": sum(len(node.turns) for node in nodes),
+        "root": [
+            {
+                "parent": node.parent,
+                "depth": node.depth,
+                "attempts": node.attempts,
+                "steps": list(map(_step, node.turns)),
+            }
+            for node in nodes
+        ],
     }
 
 
-def grow(attempts: list[Trajectory]) -> Node:
-    """The tree. Two attempts share a node as long as their replies and observations are the same."""
-    root = Node([], 0, list(range(len(attempts))))
-    _extend(root, attempts)
-    return root
+def grow(attempts: list[Trajectory]) -> list[Node]:
+    """The tree as a flat list, parents first: a deep tree must not be deep JSON.
 
-
-def _extend(node: Node, attempts: list[Trajectory]) -> None:
-    """Gives `node` the turns that all of its attempts share, then one child for each different next turn."""
-    pending = [node]
+    Two attempts share a node as long as their replies and observations are the same.
+    """
+    nodes: list[Node] = []
+    pending = [Node([], 0, list(range(len(attempts))))]
     while pending:
-        here = pending.pop()
-        depth = here.depth + len(here.turns)
-        while here.attempts:
-            ways: dict[tuple[Any, ...], list[int]] = {}
-            for number in here.attempts:
-                turns = attempts[number].turns
-                if depth < len(turns):
-                    ways.setdefault(_turn_key(turns[depth]), []).append(number)
-            if len(ways) != 1 or len(next(iter(ways.values()))) != len(here.attempts):
+        node = pending.pop()
+        nodes.append(node)
+        ways: dict[tuple[Any, ...], list[int]] = {}
+        while True:
+            depth = node.depth + len(node.turns)
+            ways.clear()
+            for number in node.attempts:
+                if depth < len(attempts[number].turns):
+                    ways.setdefault(_turn_key(attempts[number].turns[depth]), []).append(number)
+            if list(ways.values()) != [node.attempts]:
                 break
-            here.turns.append(attempts[here.attempts[0]].turns[depth])
-            depth += 1
-        for numbers in ways.values() if here.attempts else ():
-            child = Node([attempts[numbers[0]].turns[depth]], depth, numbers)
-            here.children.append(child)
-            pending.append(child)
+            node.turns.append(attempts[node.attempts[0]].turns[depth])
+        ahead = [Node([attempts[some[0]].turns[depth]], depth, some, len(nodes) - 1) for some in ways.values()]
+        pending += reversed(ahead)
+    return nodes
 
 
 def _turn_key(turn: Turn) -> tuple[Any, ...]:
     """A turn's reply and observation as a dictionary key."""
     messages = (turn.reply, *turn.observation)
     return tuple((one.role, one.content, one.hint, one.reasoning, repr(one.tool_calls)) for one in messages)
-
-
-def _count(root: Node) -> int:
-    total, pending = 0, [root]
-    while pending:
-        node = pending.pop()
-        total += len(node.turns)
-        pending += node.children
-    return total
-
-
-def _shown(root: Node) -> list[dict[str, Any]]:
-    """The nodes as a flat list, parents first: a deep tree must not be deep JSON."""
-    rows: list[dict[str, Any]] = []
-    pending: list[tuple[Node, int | None]] = [(root, None)]
-    while pending:
-        node, parent = pending.pop()
-        number = len(rows)
-        rows.append(
-            {"parent": parent, "depth": node.depth, "attempts": node.attempts, "steps": [_step(t) for t in node.turns]}
-        )
-        pending += [(child, number) for child in reversed(node.children)]
-    return rows
 
 
 def _step(turn: Turn) -> dict[str, Any]:

@@ -1,13 +1,11 @@
 """The part of the viewer that a folder's own models could break, as a program of its own.
 
 A chat template is a program and may have no end; a tokenizer may be made to fill the
-memory. Both run here, in a process that has little memory and can be killed. Each line
-of the input is a question, each line of the output its answer:
+memory. Both run here, in a process that has little of either. Each line of the input is a
+question, each line of the output its answer:
 
-    {"ask": "nothing"}                                           → {}
-    {"ask": "texts", "folder": "…", "ids": […]}                  → {"texts": […] or null}
-    {"ask": "prepare"}                                           → {}
-    {"ask": "call", "folder": "…", "record": {…}, "turn": 3}     → {"call": {…} or null}
+    {"folder": "…", "ids": […]}                  → {"texts": […] or null}
+    {"folder": "…", "record": {…}, "turn": 3}    → {"call": {…} or null}
 
 An answer may also be {"missing": "why there is none"}.
 """
@@ -18,19 +16,13 @@ import contextlib
 import json
 import resource
 import sys
-from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from bough.errors import BoughError, RowError
-from bough.models import scikit_learn
-from bough.types import Trajectory
-
 # A vocabulary of 260,000 tokens takes a quarter of this.
 MAX_MEMORY = 1 << 30
-# The viewer kills slow requests; this limit holds if the viewer itself is gone.
-MAX_CPU_S = 60
+MAX_CPU_S = 10
 MAX_TOKEN_TEXT = 1000
 
 
@@ -38,35 +30,32 @@ def main() -> None:
     """Answers until the input ends."""
     # transformers would load torch with a tokenizer, which has no use for it: two thirds of the time and the memory.
     sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
-    _limit()
     for line in sys.stdin:
+        _limit(600, MAX_MEMORY * 8)  # for loading the libraries
         question = json.loads(line)
         try:
-            answer = ASKED[question.pop("ask")](**question)
-        except (BoughError, RowError, OSError, ValueError) as error:
-            answer = {"missing": str(error).partition("\n")[0]}
+            answer = _texts(**question) if "ids" in question else _call(**question)
         except MemoryError:
             answer = {"missing": "it takes too much memory"}
         except Exception as error:  # tokenizers raises plain Exceptions
-            answer = {"missing": f"{type(error).__name__}: {error}".partition("\n")[0]}
+            answer = {"missing": f"it cannot be read: {str(error) or type(error).__name__}".partition("\n")[0]}
         print(json.dumps(answer), flush=True)
-        _limit(memory=False)
 
 
-def _limit(memory: bool = True) -> None:
-    """At most so much memory beyond what is taken now, and so much time for the next answer."""
+def _limit(cpu_s: int = MAX_CPU_S, memory: int = MAX_MEMORY) -> None:
+    """At most so much time and memory beyond what is taken now."""
     with contextlib.suppress(OSError, ValueError):  # a system that has no such limit
         used = resource.getrusage(resource.RUSAGE_SELF)
         _, most = resource.getrlimit(resource.RLIMIT_CPU)
-        resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + MAX_CPU_S, most))
-        if memory:
-            taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-            _, most = resource.getrlimit(resource.RLIMIT_AS)
-            resource.setrlimit(resource.RLIMIT_AS, (taken + MAX_MEMORY, most))
+        resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + cpu_s, most))
+        taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (taken + memory, most))
 
 
 def _texts(folder: str, ids: list[int]) -> dict[str, Any]:
     """Every token's own text. A character that consists of several tokens is shown at the last of them."""
+    _limit()
     tokenizer = _tokenizer(folder)
     if any(token >= tokenizer.get_vocab_size() for token in ids):
         return {"texts": None}  # another model's
@@ -89,35 +78,6 @@ def _tokenizer(folder: str) -> Any:
     return Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
 
 
-def _prepare() -> dict[str, Any]:
-    """Loads the libraries, which takes longer than any answer; nothing of the folder is touched."""
-    if "bough.chat.builder" in sys.modules:
-        return {}
-    _, most = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    scikit_learn.import_later()
-    import transformers
-    from transformers import AutoTokenizer  # noqa: F401  a lazy module: it loads what is asked for
-
-    transformers.logging.set_verbosity_error()
-    from bough.chat import builder, template  # noqa: F401
-
-    _limit()
-    return {}
-
-
-def _call(folder: str, record: dict[str, Any], turn: int) -> dict[str, Any]:
-    """The call that training would make of a turn."""
-    from bough.chat.builder import CallBuilder
-
-    trajectory = Trajectory.model_validate(record)
-    builder = CallBuilder(_template(folder))
-    for built in builder.build(trajectory.start, trajectory.turns[: turn + 1], trajectory.tools):
-        if built.turn == turn and built.call is not None:
-            return {"call": built.call.model_dump(mode="json")}
-    return {"call": None}
-
-
 @lru_cache(maxsize=1)
 def _template(folder: str) -> Any:
     from bough.chat.template import load_template
@@ -125,16 +85,26 @@ def _template(folder: str) -> Any:
     return load_template(folder)
 
 
-def _nothing() -> dict[str, Any]:
-    return {}
+def _call(folder: str, record: dict[str, Any], turn: int) -> dict[str, Any]:
+    """The call that training would make of a turn."""
+    from bough.models import scikit_learn
 
+    scikit_learn.import_later()
+    import transformers
+    from transformers import AutoTokenizer  # noqa: F401  a lazy module: it loads what is asked for
 
-ASKED: dict[str, Callable[..., dict[str, Any]]] = {
-    "nothing": _nothing,
-    "texts": _texts,
-    "prepare": _prepare,
-    "call": _call,
-}
+    from bough.chat.builder import CallBuilder
+    from bough.types import Trajectory
+
+    transformers.logging.set_verbosity_error()
+    trajectory = Trajectory.model_validate(record)
+    _limit()
+    builder = CallBuilder(_template(folder))
+    for built in builder.build(trajectory.start, trajectory.turns[: turn + 1], trajectory.tools):
+        if built.turn == turn and built.call is not None:
+            return {"call": built.call.model_dump(mode="json")}
+    return {"call": None}
+
 
 if __name__ == "__main__":
     main()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,12 @@ from typing import Any
 from bough import files
 from bough.errors import BoughError, InputError
 from bough.evaluation.comparison import compare
+from bough.evaluation.contest import folder_name
 from bough.evaluation.results import FILE_NAME as RESULTS_FILE
 from bough.evaluation.results import ModelResult, Results
-from bough.evaluation.success import report
-from bough.experiments.recipe import FILE_NAME, Planned, Recipe, plan, read_recipe, shared_settings
+from bough.evaluation.success import reports
+from bough.experiments.recipe import FILE_NAME, plan, read_recipe, read_settings, shared_settings
+from bough.ledger import is_finite
 from bough.report.viewer.index import Index, counts
 from bough.report.viewer.records import MissingError
 
@@ -26,7 +27,7 @@ FRESH_S = 60
 
 def overview(index: Index) -> dict[str, Any]:
     """Everything the first page shows."""
-    contents, here = index.contents, index.root.path
+    contents = index.contents
     by_folder: dict[str, list[dict[str, Any]]] = {}
     for row in counts(index):
         by_folder.setdefault(contents.stage_of(row["file"]), []).append(row)
@@ -34,19 +35,29 @@ def overview(index: Index) -> dict[str, Any]:
         {*contents.stages, *contents.training, *contents.evaluations, *contents.evolutions, *by_folder} - {""}
     )
     stages = {folder: _stage(index, folder, by_folder.get(folder, [])) for folder in folders}
-    runs, problems = [], index.problems()
+    runs, problems = list[dict[str, Any]](), index.problems()
     # A recipe that was never run is a file like any other.
-    for recipe in {str(Path(stage).parent): None for stage in contents.stages}:
-        members = [stages.pop(name) for name in list(stages) if str(Path(name).parent) == recipe]
-        found, planned, problem = _recipe(index, f"{recipe}/{FILE_NAME}")
-        runs.append(_run(here, recipe, members, found))
-        runs[-1]["stages"] += _pending(planned, {member["name"] for member in members})
+    for folder in dict.fromkeys(str(Path(stage).parent) for stage in contents.stages):
+        members = [stages.pop(name) for name in list(stages) if str(Path(name).parent) == folder]
+        recipe, planned, problem = _recipe(index, f"{folder}/{FILE_NAME}")
+        begun = {member["name"] for member in members}
+        members += [
+            _stage(index, None, []) | {"folder": name, "name": name, "verb": verb, "state": "pending"}
+            for name, verb in planned.items()
+            if name not in begun
+        ]
+        name = Path(index.root.path / folder).name
+        runs.append({"name": name, "folder": folder, "recipe": recipe, "stages": members})
         if problem:
-            problems.append({"file": os.path.normpath(f"{recipe}/{FILE_NAME}"), "sentence": problem})
+            problems.append({"file": os.path.normpath(f"{folder}/{FILE_NAME}"), "sentence": problem})
     if stages:
         runs.append({"name": index.root.name, "folder": None, "recipe": None, "stages": list(stages.values())})
     for run in runs:
-        _lineage(run["stages"])
+        made: dict[str, str] = {}  # the stage that made each output, by the digest of its content
+        for stage in run["stages"]:
+            inputs = stage["inputs"].items()
+            stage["made_of"] = [{"input": key, "stage": made.get(value), "value": value} for key, value in inputs]
+            made |= dict.fromkeys(stage["outputs"].values(), stage["folder"])
     return {
         "name": index.root.name,
         "runs": runs,
@@ -60,19 +71,29 @@ def overview(index: Index) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def read_json(index: Index, name: str) -> Any:
-    """A small JSON file of the folder; None where there is none that can be read."""
+def read_json(index: Index, name: str) -> dict[str, Any]:
+    """A small JSON file of the folder; empty where there is none that can be read."""
     file = index.root.inside(index.root.path / name)
     try:
-        return None if file is None else files.read_json(file, MAX_JSON)
+        found = None if file is None else files.read_json(file, MAX_JSON)
     except (OSError, ValueError):
-        return None
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
-def state_of(index: Index, folder: str, record: Any) -> str:
+def stage_settings(index: Index, folder: str) -> dict[str, Any]:
+    """The settings in a stage's `config.yaml`; empty if there are none that can be read."""
+    file = index.root.inside(index.root.path / folder / "config.yaml")
+    try:
+        return {} if file is None else read_settings(file)[1]
+    except InputError:
+        return {}
+
+
+def state_of(index: Index, folder: str) -> str:
     """Whether a stage is done, running or interrupted."""
-    here = index.root.path / folder
-    if isinstance(record, dict):
+    here, record = index.root.path / folder, read_json(index, f"{folder}/stage.json")
+    if record:
         done = bool(record.get("finished"))
     elif folder in index.contents.training or _is_there(here / "config.yaml"):
         done = any(_is_there(here / name) for name in ("report.json", "results.json", "final"))
@@ -80,109 +101,70 @@ def state_of(index: Index, folder: str, record: Any) -> str:
         done = True
     if done:
         return "done"
-    return "running" if _fresh(here) else "interrupted"
+    try:  # a time to come says that the clock was put back
+        fresh = any(abs(time.time() - entry.stat().st_mtime) < FRESH_S for entry in here.iterdir())
+    except OSError:
+        fresh = False
+    return "running" if fresh else "interrupted"
 
 
-def _stage(index: Index, folder: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    record = read_json(index, f"{folder}/stage.json")
-    known = record if isinstance(record, dict) else {}
-    report = read_json(index, f"{folder}/report.json")
+def _stage(index: Index, folder: str | None, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """A stage's files and records; without a folder, one that has not started."""
+    contents = index.contents
+    record = read_json(index, f"{folder}/stage.json") if folder else {}
+    report = read_json(index, f"{folder}/report.json") if folder else {}
+    kinds = {
+        "evaluation": folder in contents.evaluations,
+        "evolution": folder in contents.evolutions,
+        "training": folder in contents.training,
+    }
+    guess = "data" if rows else ""
+    if folder and _is_there(index.root.path / folder / "config.yaml"):
+        guess = "collect"
+    guess = next(({"evaluation": "eval", "evolution": "evolve"}.get(k, k) for k, has in kinds.items() if has), guess)
+    lost = report.get("lost")  # reasons by episode
     return {
         "folder": folder,
-        "name": Path(folder).name if folder != "." else index.root.name,
-        "verb": _text(known.get("verb")) or _guess(index, folder, rows),
-        "state": state_of(index, folder, record),
-        "seconds": known.get("seconds") if isinstance(known.get("seconds"), int | float) else None,
-        "note": _text(known.get("note")),
-        "inputs": _texts(known.get("inputs")),
-        "outputs": _texts(known.get("outputs")),
+        "name": Path(folder).name if folder and folder != "." else index.root.name,
+        "verb": _text(record.get("verb")) or guess,
+        "state": state_of(index, folder) if folder else "pending",
+        "seconds": record.get("seconds") if is_finite(record.get("seconds")) else None,
+        "note": _text(record.get("note")),
+        "inputs": _texts(record.get("inputs")),
+        "outputs": _texts(record.get("outputs")),
         "files": rows,
-        "training": folder in index.contents.training,
-        "evaluation": folder in index.contents.evaluations,
-        "evolution": folder in index.contents.evolutions,
-        "success": rates(index, folder) if folder in index.contents.evaluations else [],
-        "report": _numbers(report),
-        "lost": _lost(report),
+        **kinds,
+        "success": rates(index, folder) if folder and kinds["evaluation"] else [],
+        "report": {key: value for key, value in report.items() if is_finite(value)},
+        "lost": len(lost) if isinstance(lost, dict) else 0,
     }
 
 
-def _guess(index: Index, folder: str, rows: list[dict[str, Any]]) -> str:
-    if folder in index.contents.evaluations:
-        return "eval"
-    if folder in index.contents.evolutions:
-        return "evolve"
-    if folder in index.contents.training:
-        return "training"
-    return "collect" if _is_there(index.root.path / folder / "config.yaml") else "data" if rows else ""
-
-
-def _run(here: Path, folder: str, stages: list[dict[str, Any]], recipe: Recipe | None) -> dict[str, Any]:
-    shown: dict[str, str] = {}
-    if recipe is not None:
-        shown = {key: str(getattr(recipe, key)) for key in ("name", "about", "model", "seed")}
-        if environment := shared_settings(recipe).get("environment"):
-            shown["environment"] = str(environment)
-    return {"name": Path(here / folder).name, "folder": folder, "recipe": shown, "stages": stages}
-
-
-def _recipe(index: Index, name: str) -> tuple[Recipe | None, list[Planned], str]:
-    """The recipe, its planned stages, and what is wrong with the file."""
+def _recipe(index: Index, name: str) -> tuple[dict[str, str] | None, dict[str, str], str]:
+    """What a recipe says of itself, the verbs of its stages by folder, and what is wrong with the file."""
     path = index.root.path / name
     if not path.is_symlink() and not path.exists():
-        return None, [], ""
+        return {}, {}, ""
     file = index.root.inside(path)
     if file is None:
-        return None, [], "it is not a regular file inside the folder"
+        return {}, {}, "it is not a regular file inside the folder"
     try:
-        found = file.stat()
+        return _read_recipe(file, file.stat().st_mtime_ns, file.stat().st_size)
     except OSError as error:
-        return None, [], f"it cannot be read: {error.strerror}"
-    return _read_recipe(file, found.st_mtime_ns, found.st_size)
+        return {}, {}, f"it cannot be read: {error.strerror}"
 
 
 @lru_cache(maxsize=64)
-def _read_recipe(file: Path, mtime: int, size: int) -> tuple[Recipe | None, list[Planned], str]:  # noqa: ARG001  a file that changed is another
+def _read_recipe(file: Path, mtime: int, size: int) -> tuple[dict[str, str], dict[str, str], str]:  # noqa: ARG001  a file that changed is another
+    shown: dict[str, str] = {}
     try:
         recipe = read_recipe(file.parent)
+        shown = {key: str(getattr(recipe, key)) for key in ("name", "about", "model", "seed")}
+        if environment := shared_settings(recipe).get("environment"):
+            shown["environment"] = str(environment)
+        return shown, {stage.folder: stage.verb for stage in plan(recipe)}, ""
     except (BoughError, TypeError) as error:
-        return None, [], _sentence(error)
-    try:
-        return recipe, plan(recipe), ""
-    except BoughError as error:
-        return recipe, [], _sentence(error)
-
-
-def _sentence(error: Exception) -> str:
-    """An error on one line."""
-    return " ".join(str(error).split())[:500]
-
-
-def _pending(stages: list[Planned], begun: set[str]) -> list[dict[str, Any]]:
-    """The stages of the recipe that have not started yet."""
-    nothing: dict[str, Any] = {"inputs": {}, "outputs": {}, "files": [], "success": [], "report": {}, "note": ""}
-    nothing |= {
-        "seconds": None,
-        "lost": 0,
-        "training": False,
-        "evaluation": False,
-        "evolution": False,
-        "state": "pending",
-    }
-    return [
-        {"folder": stage.folder, "name": stage.folder, "verb": stage.verb, **nothing}
-        for stage in stages
-        if stage.folder not in begun
-    ]
-
-
-def _lineage(stages: list[dict[str, Any]]) -> None:
-    """Finds the stage that made each input, by the digest of the content that both have on file."""
-    made: dict[str, str] = {}
-    for stage in stages:
-        stage["made_of"] = [
-            {"input": name, "stage": made.get(digest), "value": digest} for name, digest in stage["inputs"].items()
-        ]
-        made |= dict.fromkeys(stage["outputs"].values(), stage["folder"])
+        return shown, {}, " ".join(str(error).split())[:500]
 
 
 def _is_there(path: Path) -> bool:
@@ -190,21 +172,6 @@ def _is_there(path: Path) -> bool:
         return path.exists()
     except OSError:  # no permission
         return False
-
-
-def _fresh(folder: Path) -> bool:
-    """Whether something in the folder was written just now. A time to come says that the clock was put back."""
-    now = time.time()
-    try:
-        return any(abs(now - entry.stat().st_mtime) < FRESH_S for entry in folder.iterdir())
-    except OSError:
-        return False
-
-
-def _lost(report: Any) -> int:
-    """How many episodes of a collection were lost to a broken environment or engine."""
-    found = report.get("lost") if isinstance(report, dict) else None
-    return len(found) if isinstance(found, dict) else 0  # reasons by episode
 
 
 def _text(value: Any) -> str:
@@ -215,12 +182,6 @@ def _texts(value: Any) -> dict[str, str]:
     return {str(key): str(part) for key, part in value.items()} if isinstance(value, dict) else {}
 
 
-def _numbers(value: Any) -> dict[str, float]:
-    if not isinstance(value, dict):
-        return {}
-    return {k: v for k, v in value.items() if isinstance(v, int | float) and not isinstance(v, bool) and abs(v) < 1e300}
-
-
 # Evaluations: rates with their intervals, every pair of models compared, and the episodes that each number counts.
 
 # About 100,000 episodes.
@@ -229,119 +190,73 @@ MAX_COMPARED = 12
 MAX_TYPES = 1000
 
 
-@dataclass(frozen=True)
-class Evaluated:
-    """The results on file and the report of each model."""
-
-    results: Results
-    reports: dict[str, Any]
-
-
 def rates(index: Index, folder: str) -> list[dict[str, Any]]:
     """Every model's success with its interval, and how many episodes were lost."""
     try:
-        found = _read(index, folder)
+        _, found = _evaluated(index, folder)
     except MissingError:
         return []
-    return [{"model": name, **one["success"], "lost": one["lost"]} for name, one in found.reports.items()]
+    return [{"model": name, **one["success"], "lost": one["lost"]} for name, one in found.items()]
 
 
 def evaluation(index: Index, folder: str) -> dict[str, Any]:
     """One evaluation, compared with those of the same run that played the same tasks."""
     if folder not in index.contents.evaluations:
         raise MissingError("there is no such evaluation in the folder")
-    chosen = _read(index, folder).results
-    board: list[tuple[str, Evaluated]] = []
+    chosen, _ = _evaluated(index, folder)
+    same = {"environment", "options", "split", "seed", "attempts", "level", "stop_width"}
+    board: list[tuple[str, Results, dict[str, Any]]] = []
     for other in index.contents.evaluations:
         if Path(other).parent == Path(folder).parent:
             try:
-                found = _read(index, other)
+                results, found = _evaluated(index, other)
             except MissingError:
                 continue
-            if _setting(found.results) == _setting(chosen):
-                board.append((other, found))
-    several = len(board) > 1
+            if results.model_dump(include=same) == chosen.model_dump(include=same):
+                board.append((other, results, found))
     models, named = [], list[ModelResult]()
-    for where, found in board:
-        for model in found.results.models:
-            name = _name(where, model.name, several, len(found.results.models))
+    for where, results, found in board:
+        for model in results.models:
+            # The evaluation's name if there are several, with the model's if that evaluation has several.
+            own = [Path(where).name] if len(board) > 1 else []
+            name = " · ".join([*own, model.name] if not own or len(results.models) > 1 else own)
             named.append(model.model_copy(update={"name": name}))
+            file = str(Path(where) / "models" / folder_name(model.name) / "trajectories.jsonl")
             models.append({
-                "name": name, "folder": where, "model": model.name, "file": _file(index, where, model.name),
+                "name": name, "folder": where, "model": model.name,
+                "file": file if file in index.contents.data else None,
                 "settings": model.settings, "lost": [one.model_dump() for one in model.lost],
-                "report": found.reports[model.name],
+                "report": found[model.name],
             })  # fmt: skip
-    comparisons, why_not = _compared(named[:MAX_COMPARED], chosen)
+    why_not: list[str] = []
+    early = chosen.stop_width is not None
+    compared = compare(
+        named[:MAX_COMPARED], against="all", level=chosen.level, sequential=early, leave_out=why_not.append
+    )
     return {
         "folder": folder,
-        "environment": chosen.environment,
-        "split": chosen.split,
-        "seed": chosen.seed,
-        "attempts": chosen.attempts,
-        "level": chosen.level,
-        "options": chosen.options,
+        **chosen.model_dump(include=same - {"stop_width"}),
         "models": models,
-        "comparisons": comparisons,
-        "why_not": why_not,
+        "comparisons": [one.to_json() for one in compared],
+        "why_not": "; ".join(why_not),
     }
 
 
-def _name(folder: str, model: str, several: bool, models: int) -> str:
-    """The name of a row: the evaluation's if there are several, with the model's if that evaluation has several."""
-    if not several:
-        return model
-    return Path(folder).name if models == 1 else f"{Path(folder).name} · {model}"
-
-
-def _compared(models: list[ModelResult], results: Results) -> tuple[list[dict[str, Any]], str]:
-    if len(models) < 2:
-        return [], ""
-    early = results.stop_width is not None
-    why_not: list[str] = []
-    found = compare(models, against="all", level=results.level, sequential=early, leave_out=why_not.append)
-    return [one.to_json() for one in found], "; ".join(why_not)
-
-
-def _setting(results: Results) -> tuple[Any, ...]:
-    options = tuple(sorted((key, repr(value)) for key, value in results.options.items()))
-    return (
-        results.environment,
-        options,
-        results.split,
-        results.seed,
-        results.attempts,
-        results.level,
-        results.stop_width,
-    )
-
-
-def _file(index: Index, folder: str, model: str) -> str | None:
-    """The file with a model's episodes."""
-    from bough.evaluation.contest import folder_name
-
-    name = str(Path(folder) / "models" / folder_name(model) / "trajectories.jsonl")
-    return name if name in index.contents.data else None
-
-
-def _read(index: Index, folder: str) -> Evaluated:
+def _evaluated(index: Index, folder: str) -> tuple[Results, dict[str, Any]]:
+    """The results on file and the report of each model."""
     file = index.root.inside(index.root.path / folder / RESULTS_FILE)
     if file is None or file.stat().st_size > MAX_RESULTS:
         raise MissingError("the evaluation's results are gone, or too large to read")
-    return _cached(file, file.stat().st_mtime_ns)
+    return _read_results(file, file.stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=8)
-def _cached(file: Path, mtime: int) -> Evaluated:  # noqa: ARG001  a file that changed is another
+def _read_results(file: Path, mtime: int) -> tuple[Results, dict[str, Any]]:  # noqa: ARG001  a file that changed is another
     try:
         results = Results.read(file)
         if len({outcome.type for model in results.models for outcome in model.outcomes}) > MAX_TYPES:
             raise MissingError(f"the results name more than {MAX_TYPES} types of task")
-        early = results.stop_width is not None
         # Computed from the outcomes again: the file may come from anywhere, so its own summary is not trusted.
-        reports = {
-            model.name: report(model.outcomes, lost=model.lost, level=results.level, sequential=early).to_json()
-            for model in results.models
-        }
+        return results, reports(results.models, results.level, results.stop_width is not None)
     except (InputError, ArithmeticError) as error:  # numbers that no episode can have
         raise MissingError(str(error)) from None
-    return Evaluated(results, reports)

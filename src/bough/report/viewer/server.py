@@ -1,4 +1,4 @@
-"""The web server: one page, its scripts, the API that they use, and `/metrics` for Prometheus."""
+"""The web server: one page, its scripts, and the API that they use."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import mimetypes
 import re
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from http.cookies import CookieError, SimpleCookie
 from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -21,15 +20,14 @@ import uvicorn
 from pydantic_core import to_json
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import Request, cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bough.errors import InputError
-from bough.report.viewer.index import Index, records
+from bough.report.viewer.index import Index, records, whole
 from bough.report.viewer.models import Models, tokens
-from bough.report.viewer.prometheus import CONTENT_TYPE, metrics
 from bough.report.viewer.records import MissingError, image, show, tree
 from bough.report.viewer.runs import evaluation, overview
 from bough.report.viewer.training import evolution, training
@@ -65,13 +63,6 @@ def make_app(answers: FolderAnswers, door: Door) -> Guard:
             return PlainTextResponse(str(error), 404)
         return Response(content, media_type=kind)
 
-    def scraped(_: Request) -> Response:
-        try:
-            with answers.index.visited():
-                return Response(metrics(answers.index), headers={"content-type": CONTENT_TYPE})
-        except Exception as error:
-            return PlainTextResponse(f"the metrics cannot be read: {type(error).__name__}: {error}"[:500], 500)
-
     def asset(request: Request) -> Response:
         name = request.path_params.get("name", "index.html")
         if name == "app.js":
@@ -84,7 +75,6 @@ def make_app(answers: FolderAnswers, door: Door) -> Guard:
     routes = [
         Route("/", asset),
         Route("/assets/{name}", asset),
-        Route("/metrics", scraped),
         Route("/api/image", picture),
         Route("/api/{name}", api),
     ]
@@ -130,28 +120,24 @@ class FolderAnswers:
         self.known: dict[str, Callable[[Asked], dict[str, Any]]] = {
             "overview": lambda _: overview(index),
             "records": lambda asked: records(index, asked),
-            "record": lambda asked: show(index, asked.get("at", ""), _whole(asked, "attempt")),
+            "record": lambda asked: show(index, asked.get("at", ""), _attempt(asked)),
             "tree": lambda asked: tree(index, asked.get("at", "")),
-            "tokens": self._tokens,
-            "training": lambda asked: training(index, asked.get("folder", ""), _whole(asked, "after") or 0),
+            "tokens": lambda asked: tokens(
+                index, self.models, asked.get("at", ""), whole(asked, "turn", -1), _attempt(asked)
+            ),
+            "training": lambda asked: training(index, asked.get("folder", ""), whole(asked, "after", 0)),
             "evaluation": lambda asked: evaluation(index, asked.get("folder", "")),
             "evolution": lambda asked: evolution(index, asked.get("folder", "")),
         }
 
     def image(self, asked: Asked) -> tuple[bytes, str]:
         """A screenshot and its media type."""
-        number = _whole(asked, "number")
-        return image(self.index, asked.get("at", ""), -1 if number is None else number, _whole(asked, "attempt"))
-
-    def _tokens(self, asked: Asked) -> dict[str, Any]:
-        turn = _whole(asked, "turn")
-        number = -1 if turn is None else turn
-        return tokens(self.index, self.models, asked.get("at", ""), number, _whole(asked, "attempt"))
+        return image(self.index, asked.get("at", ""), whole(asked, "number", -1), _attempt(asked))
 
 
-def _whole(asked: Asked, name: str) -> int | None:
-    value = asked.get(name, "")
-    return int(value) if value.isascii() and value.isdigit() and len(value) < 16 else None
+def _attempt(asked: Asked) -> int | None:
+    found = whole(asked, "attempt", -1)
+    return found if found >= 0 else None
 
 
 # The page's modules as one script, for a self-contained file.
@@ -167,26 +153,24 @@ LEFT_OVER = re.compile(r"^(?:import|export)\b", re.MULTILINE)
 
 def bundle(modules: Mapping[str, str], first: str) -> str:
     """`first` and everything it imports, each module after those it needs and in a scope of its own."""
-    order: list[str] = []
-    _visit(first, modules, order, ())
-    return "".join(_scoped(name, modules[name]) for name in order)
+    done: dict[str, str] = {}
 
+    def add(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, f"modules import each other: {' → '.join([*path, name])}"
+        if name in done:
+            return
+        imports = ""
+        for names, needed in IMPORT.findall(modules[name]):
+            add(needed, (*path, name))
+            imports += f"const {{ {names} }} = {_variable(needed)};\n"
+        exported = [m.group(1) for m in DECLARED.finditer(modules[name]) if m.group(0).startswith("export ")]
+        body = EXPORT.sub("", IMPORT.sub("", modules[name]))
+        assert not LEFT_OVER.search(body), f"{name}: an import or export that cannot be bundled"
+        scope = f"{imports}{body}\nreturn {{ {', '.join(exported)} }};"
+        done[name] = f"const {_variable(name)} = (() => {{\n{scope}\n}})();\n"
 
-def _visit(name: str, modules: Mapping[str, str], order: list[str], path: tuple[str, ...]) -> None:
-    assert name not in path, f"modules import each other: {' → '.join([*path, name])}"
-    if name not in order:
-        for _, needed in IMPORT.findall(modules[name]):
-            _visit(needed, modules, order, (*path, name))
-        order.append(name)
-
-
-def _scoped(name: str, text: str) -> str:
-    """The module as a function that returns its exports; its imports come from the modules before it."""
-    imports = "".join(f"const {{ {names} }} = {_variable(of)};\n" for names, of in IMPORT.findall(text))
-    exported = [m.group(1) for m in DECLARED.finditer(text) if m.group(0).startswith("export ")]
-    body = EXPORT.sub("", IMPORT.sub("", text))
-    assert not LEFT_OVER.search(body), f"{name}: an import or export that cannot be bundled"
-    return f"const {_variable(name)} = (() => {{\n{imports}{body}\nreturn {{ {', '.join(exported)} }};\n}})();\n"
+    add(first, ())
+    return "".join(done.values())
 
 
 def _variable(name: str) -> str:
@@ -225,10 +209,8 @@ class Door:
 
     def knows(self, host: str) -> bool:
         """Whether the Host header names us. Addresses cannot be made to point elsewhere, names can."""
-        name = _without_port(host)
-        if name in self.hosts:
-            return True
-        return self.any_address and _address(name) is not None
+        name = re.sub(r":\d*$", "", host.strip().lower()) if host.count(":") == 1 or "]:" in host else host.lower()
+        return name in self.hosts or (self.any_address and _address(name) is not None)
 
     def accepts(self, given: str | None) -> bool:
         return self.token is None or (given is not None and hmac.compare_digest(given.encode(), self.token.encode()))
@@ -238,8 +220,7 @@ def door(host: str, *, remote: bool, token: str | None) -> Door:
     """The door for an address to listen on. One that others can reach needs --allow-remote, and has a token."""
     address = _address(host)
     if host == "localhost" or (address is not None and address.is_loopback):
-        own = {f"[{host}]" if ":" in host else host}
-        return Door(frozenset({*LOOPBACK_NAMES, *own}), token=token)
+        return Door(frozenset({*LOOPBACK_NAMES, f"[{host}]" if ":" in host else host}), token=token)
     if not remote:
         raise InputError(
             f"--host {host}: others could reach the page there; say --allow-remote if that is meant "
@@ -247,9 +228,9 @@ def door(host: str, *, remote: bool, token: str | None) -> Door:
         )
     if token is not None and len(token) < 16:
         raise InputError("--token is shorter than 16 characters; leave it out and one is made")
-    names: Iterable[str] = {host, socket.gethostname()} if address is not None else {host}
-    own_names = frozenset(name.lower() for name in (*names, *LOOPBACK_NAMES))
-    return Door(own_names, any_address=address is not None, token=token or secrets.token_urlsafe(24))
+    names = [host, *LOOPBACK_NAMES, *([socket.gethostname()] if address is not None else [])]
+    hosts = frozenset(name.lower() for name in names)
+    return Door(hosts, any_address=address is not None, token=token or secrets.token_urlsafe(24))
 
 
 class Guard:
@@ -271,8 +252,7 @@ class Guard:
                     headers[name] = value
             await send(message)
 
-        refusal = self._refusal(scope)
-        await (refusal or self.app)(scope, receive, dressed)
+        await (self._refusal(scope) or self.app)(scope, receive, dressed)
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
         headers = Headers(scope=scope)
@@ -282,38 +262,19 @@ class Guard:
             return PlainTextResponse("There is nothing here to change.", 405, {"allow": "GET, HEAD"})
         if headers.get("sec-fetch-site") in ("cross-site", "same-site") and scope["path"] != "/":
             return PlainTextResponse("Other pages have no business here.", 403)
-        if self.door.token is None or self.door.accepts(_cookie(headers)) or self.door.accepts(_bearer(headers)):
+        # A browser sends no `authorization` for another site's page.
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        given = [cookie_parser(headers.get("cookie", "")).get(COOKIE), bearer if scheme.lower() == "bearer" else None]
+        if self.door.token is None or any(map(self.door.accepts, given)):
             return None
         query = parse_qsl(scope["query_string"].decode("latin-1"))
-        given = dict(query).get("token")
-        if not self.door.accepts(given):
+        if not self.door.accepts(dict(query).get("token")):
             return PlainTextResponse("The address needs the token that `bough view` printed: …/?token=TOKEN", 401)
         # Out of the address bar, and into a cookie that no script can read.
         rest = urlencode([(key, value) for key, value in query if key != "token"])
         answer = RedirectResponse("/" + (f"?{rest}" if rest else ""), 303)
         answer.set_cookie(COOKIE, self.door.token, httponly=True, samesite="strict", path="/")
         return answer
-
-
-def _bearer(headers: Headers) -> str | None:
-    """The token of a program, such as Prometheus. A browser sends no such header for another site's page."""
-    scheme, _, given = headers.get("authorization", "").partition(" ")
-    return given.strip() if scheme.lower() == "bearer" else None
-
-
-def _cookie(headers: Headers) -> str | None:
-    try:
-        morsel = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        return None
-    return morsel.value if morsel is not None else None
-
-
-def _without_port(host: str) -> str:
-    host = host.strip().lower()
-    if host.startswith("["):
-        return host[: host.find("]") + 1]
-    return host.rpartition(":")[0] if host.count(":") == 1 else host
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from bough.experiments.lineage import FILE_NAME, Pedigree, read_pedigree
 from bough.files import open_file
 from bough.ledger import is_finite
 from bough.report.viewer.index import Index
-from bough.report.viewer.records import MissingError, stage_settings
-from bough.report.viewer.runs import read_json, state_of
+from bough.report.viewer.records import MissingError
+from bough.report.viewer.runs import read_json, stage_settings, state_of
 
 # Read in pieces, so that a run of a million steps opens too.
 MAX_PIECE = 8 << 20
 MAX_METRICS = 400
-# Of the end of the file, where the newest values are.
-MAX_TAIL = 1 << 18
 # Larger ones are not exact in a browser.
 MAX_STEP = 2**53
 
@@ -43,34 +38,16 @@ def training(index: Index, folder: str, after: int) -> dict[str, Any]:
         "from": begin,
         "next": begin + len(whole),
         "more": begin + len(piece) < size,
-        "state": state_of(index, folder, read_json(index, f"{folder}/stage.json")),
+        "state": state_of(index, folder),
         "lines": [line for text in whole.splitlines() if (line := _line(text)) is not None],
     }
     if begin == 0:
-        answer |= {"settings": _settings(index, folder), "report": read_json(index, f"{folder}/report.json")}
+        here = f"{index.root.path}/"  # paths inside the folder that is shown are relative to it
+        answer["settings"] = {
+            key: value.removeprefix(here) if isinstance(value, str) else value
+            for key, value in stage_settings(index, folder).items()
+        }
     return answer
-
-
-def newest(index: Index, folder: str) -> tuple[dict[str, float], float]:
-    """The newest value of every metric in the last lines of a run, and when the file was written in Unix time."""
-    file = index.root.inside(index.root.path / folder / "metrics.jsonl")
-    if file is None:
-        raise MissingError("the run's metrics are gone")
-    with open_file(file) as stream:
-        stream.seek(max(0, stream.seek(0, os.SEEK_END) - MAX_TAIL))
-        tail = stream.read(MAX_TAIL)
-    lines = tail[: tail.rfind(b"\n") + 1].splitlines()
-    found: dict[str, float] = {}
-    for text in lines:  # the first may be cut off: the end of an object alone is not JSON
-        found |= _line(text) or {}
-    return dict(list(found.items())[:MAX_METRICS]), file.stat().st_mtime
-
-
-def _settings(index: Index, folder: str) -> dict[str, Any]:
-    """A run's settings; paths inside the folder that is shown are relative to it."""
-    here = f"{index.root.path}/"
-    found = stage_settings(index, folder)
-    return {key: value.removeprefix(here) if isinstance(value, str) else value for key, value in found.items()}
 
 
 def _line(text: bytes) -> dict[str, float] | None:
@@ -94,20 +71,22 @@ MAX_LINEAGE = 32 << 20
 
 def evolution(index: Index, folder: str) -> dict[str, Any]:
     """All members as far as they are measured, and the winner if there is one yet."""
-    if folder not in index.contents.evolutions:
+    file = index.root.inside(index.root.path / folder / FILE_NAME)
+    if folder not in index.contents.evolutions or file is None:
         raise MissingError("there is no such evolution in the folder")
-    found = _read(index, folder)
-    report = read_json(index, f"{folder}/report.json")
-    settings = stage_settings(index, folder)
-    winner = _winner(report if isinstance(report, dict) else {}, found)
-    metric = winner["metric"] if winner else _metric(settings)
-    fittest = min(
-        (one for one in found.members if one.generation == found.last), key=lambda one: one.place, default=None
-    )
-    leader = winner["name"] if winner else fittest.name if fittest else ""
+    try:
+        if file.stat().st_size > MAX_LINEAGE:
+            raise MissingError("the evolution's lineage is too large to read")
+        found = read_pedigree(file)
+    except OSError as error:
+        raise MissingError(f"the evolution's lineage cannot be read: {error.strerror}") from None
+    winner = _winner(read_json(index, f"{folder}/report.json"), found)
+    metric = winner["metric"] if winner else _metric(stage_settings(index, folder))
+    last = [one for one in found.members if one.generation == found.last]
+    leader = winner["name"] if winner else min(last, key=lambda one: one.place).name if last else ""
     return {
         "folder": folder,
-        "state": state_of(index, folder, read_json(index, f"{folder}/stage.json")),
+        "state": state_of(index, folder),
         "metric": metric,
         "rate": metric in RATES,
         "generations": found.last + 1,
@@ -120,59 +99,36 @@ def evolution(index: Index, folder: str) -> dict[str, Any]:
     }
 
 
-def _read(index: Index, folder: str) -> Pedigree:
-    file = index.root.inside(index.root.path / folder / FILE_NAME)
-    try:
-        if file is None or (found := file.stat()).st_size > MAX_LINEAGE:
-            raise MissingError("the evolution's lineage is gone, or too large to read")
-        return _cached(file, found.st_mtime_ns, found.st_size)
-    except OSError as error:
-        raise MissingError(f"the evolution's lineage cannot be read: {error.strerror}") from None
-
-
-@lru_cache(maxsize=4)
-def _cached(file: Path, mtime: int, size: int) -> Pedigree:  # noqa: ARG001  a file that changed is another
-    return read_pedigree(file)
-
-
 def _winner(report: dict[str, Any], found: Pedigree) -> dict[str, Any] | None:
     """What the report says of the winner, if it is a member of the last generation: a resumed run has an old report."""
-    about = report.get("winner")
+
+    def number(value: Any) -> Any:
+        return value if is_finite(value) else None
+
+    def measured(score: Any) -> dict[str, Any]:
+        score = score if isinstance(score, dict) else {}
+        interval = score.get("interval")
+        whole = isinstance(interval, list) and len(interval) == 2 and all(map(is_finite, interval))
+        fitness, tasks = number(score.get("fitness")), number(score.get("tasks"))
+        return {"fitness": fitness, "interval": interval if whole else None, "tasks": tasks}
+
+    about, metric = report.get("winner"), report.get("metric")
     name = about.get("name") if isinstance(about, dict) else None
     if not any(member.name == name and member.generation == found.last for member in found.members):
         return None
-    metric, shrinkage = report.get("metric"), report.get("shrinkage")
     return {
         "name": name,
         "metric": metric[:100] if isinstance(metric, str) else "fitness",
-        "selected": _score(report.get("selected")),
-        "untouched": _score(report.get("untouched")),
-        "shrinkage": shrinkage if is_finite(shrinkage) else None,
-        "updates": report["updates"] if is_finite(report.get("updates")) else None,
-        "empty_updates": report["empty_updates"] if is_finite(report.get("empty_updates")) else 0,
-        "tokens_computed": report["tokens_computed"] if is_finite(report.get("tokens_computed")) else None,
-    }
-
-
-def _score(value: Any) -> dict[str, Any]:
-    found = value if isinstance(value, dict) else {}
-    interval = found.get("interval")
-    whole = isinstance(interval, list) and len(interval) == 2 and all(map(is_finite, interval))
-    return {
-        "fitness": found["fitness"] if is_finite(found.get("fitness")) else None,
-        "interval": interval if whole else None,
-        "tasks": found["tasks"] if is_finite(found.get("tasks")) else None,
+        "selected": measured(report.get("selected")),
+        "untouched": measured(report.get("untouched")),
+        "empty_updates": number(report.get("empty_updates")) or 0,
+        **{key: number(report.get(key)) for key in ("shrinkage", "updates", "tokens_computed")},
     }
 
 
 def _metric(settings: dict[str, Any]) -> str:
     """What fitness is, before there is a report."""
-    fitness = settings.get("fitness")
-    given = settings.get("metric") or (fitness.get("metric") if isinstance(fitness, dict) else None)
+    given, named = settings.get("metric"), settings.get("environment")
     if isinstance(given, str) and given != "auto":
         return given[:100]
-    environment = settings.get("environment")
-    named = environment.get("name") if isinstance(environment, dict) else environment
-    if named:
-        return "success"
-    return "loss" if settings.get("method") == "sft" else "accuracy"
+    return "success" if named else "loss" if settings.get("method") == "sft" else "accuracy"

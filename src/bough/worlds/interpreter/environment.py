@@ -16,7 +16,6 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,16 +31,29 @@ from bough.environments import registry
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.errors import BoughError, InputError
 from bough.sandbox import group, isolation
-from bough.sandbox.base import BrokenError, ProgramRunner, Result, SandboxError, SandboxLimits, Session
-from bough.sandbox.pool import Sandbox
+from bough.sandbox.base import BrokenError, Result, SandboxError, SandboxLimits
+from bough.sandbox.pool import Sandbox, Session
 from bough.types import Message, Task, ToolCall
-from bough.worlds.interpreter import Grade, code, math, problems, reasoning
+from bough.worlds.interpreter import Grade, code, math, problems
 
 log = logging.getLogger(__name__)
 # What an agent's programs may use of a step's time, and when they are stopped by force: no
 # program can make its step time out, which would be taken for a fault of the environment.
 CALLS_SHARE, HARD_SHARE = 0.7, 0.9
 TOOL = "code_interpreter"
+TOOL_SCHEMA = {
+    "type": "function",
+    "function": {
+        "name": TOOL,
+        "description": "Runs Python code and returns its output and the value of its last expression. "
+        "Names defined in one call can be used in the next.",
+        "parameters": {
+            "type": "object",
+            "properties": {"code": {"type": "string", "description": "The Python code to run."}},
+            "required": ["code"],
+        },
+    },
+}
 RESTARTED = "The interpreter was restarted."
 KILLED = {
     "time": "the code ran longer than {limits.timeout_s:g} s and was stopped.",
@@ -53,23 +65,22 @@ RULES = "Solve the problem. You can run Python code with the tool {name}: use it
 ANSWERS = {
     "math": "When you know the answer, give it inside \\boxed{} and call no tool.",
     "code": "When you are done, give the whole program in one ```python block and call no tool.",
-    "reasoning": "When you know the answer, give it inside <answer></answer> and call no tool.",
 }
 # Only the user can allow running without isolation, by this variable or with the settings.
 # A task cannot: tasks come from files.
 CONSENT = "BOUGH_UNSAFE_NO_SANDBOX"
-# Packages that grade answers or generate problems with their answers: hidden from the agent's programs.
-HIDDEN = ("bough", "reasoning_gym", "math_verify", "latex2sympy2_extended")
+# Packages that grade answers: hidden from the agent's programs.
+HIDDEN = ("bough", "math_verify", "latex2sympy2_extended")
 PACKAGE = "bubblewrap"
 SPLITS = {"train": range(8), "seen": range(8, 9), "unseen": range(9, 10)}  # tenths of all problems, by their hash
 # Addresses of objects carry no meaning and differ from run to run.
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
 Key = tuple[str, SandboxLimits, str]
-_SHARED: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Key, ProgramRunner]] = WeakKeyDictionary()
+_SHARED: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Key, Sandbox]] = WeakKeyDictionary()
 
 
 class Interpreter(Environment):
-    """Problems of mathematics, programming and reasoning, with a Python interpreter as a tool."""
+    """Problems of mathematics and programming, with a Python interpreter as a tool."""
 
     name = "interpreter"
     max_turns: ClassVar[int] = 16
@@ -89,8 +100,6 @@ class Interpreter(Environment):
         """Where problems come from, and what the interpreter allows."""
 
         file: Path | None = Field(None, description="JSON Lines of problems: problem and answer, or prompt and tests")
-        reasoning: list[str] = Field([], description="generators of reasoning-gym, by name")
-        persistent: bool = Field(True, description="whether names persist from one call to the next")
 
     settings: ClassVar[Settings] = Settings()
 
@@ -100,7 +109,6 @@ class Interpreter(Environment):
         if "kind" not in data:  # a row of a user's file, given as a task
             data |= problems.problem(data)
         self.problem = data
-        self.persistent = data.get("persistent", True) is not False
         for name, value in self.settings:
             if name in data and data[name] != value:
                 log.warning("task %s: its %s is ignored; give it with --options %s=…", task.id, name, name)
@@ -116,7 +124,7 @@ class Interpreter(Environment):
         if missing := problems.missing(self.problem, kind):
             raise InputError(f"task {self.task.id}: a {kind} problem needs {missing}")
         rules = RULES.format(name=TOOL) + ANSWERS[kind]
-        return Observation.begin(rules, self.problem["problem"], tools=(tool_schema(persistent=self.persistent),))
+        return Observation.begin(rules, self.problem["problem"], tools=(TOOL_SCHEMA,))
 
     async def step(self, reply: str) -> Observation:
         try:
@@ -131,11 +139,13 @@ class Interpreter(Environment):
     async def close(self) -> None:
         session, self._session = self._session, None
         if session is not None:
-            await session.__aexit__(None, None, None)
+            await session.close()
 
     @classmethod
     async def shutdown(cls) -> None:
-        await close_all()
+        """Ends the sandboxes of this event loop."""
+        for runner in _SHARED.pop(asyncio.get_running_loop(), {}).values():
+            await runner.close()
 
     @classmethod
     def lacks(cls) -> str | None:
@@ -147,11 +157,17 @@ class Interpreter(Environment):
         """Installs bubblewrap if this user may, and reports which sandbox code will run in."""
         isolation.check_platform()
         if shutil.which("bwrap") is None:
-            yield from _install()
+            apt = registry.installer()
+            if apt is None:
+                yield f"{PACKAGE} is not installed; {registry.NOT_ALLOWED}. Ask for: sudo apt-get install {PACKAGE}"
+            else:
+                yield f"Installing {PACKAGE} …"
+                if not registry.install(apt, PACKAGE):
+                    yield f"apt-get could not install {PACKAGE}."
         if (path := shutil.which("bwrap")) is not None:
             yield f"bubblewrap is {path}."
         yield f"Code runs in a sandbox of {isolation.choose()}."
-        if group.available():
+        if group.place(os.geteuid()) is not None:
             yield "Each sandbox has a control group, which limits its memory and processes."
 
     @classmethod
@@ -160,12 +176,9 @@ class Interpreter(Environment):
         assert isinstance(options, Interpreter.Options)
         if split not in SPLITS:
             raise InputError(f"split is {split!r}; choose one of {', '.join(SPLITS)}")
-        if options.file is not None and options.reasoning:
-            raise InputError("file and reasoning cannot both be given")
         for data in _problems(options, seed):
             name = hashlib.blake2b(str(data["problem"]).encode(errors="replace"), digest_size=8)
             if int.from_bytes(name.digest(), "big") % 10 in SPLITS[split]:
-                data["persistent"] = options.persistent
                 yield Task(id=name.hexdigest(), environment=cls.name, seed=data.get("seed"), data=data)
 
     def say(self, action: str, thought: str = "") -> str:
@@ -187,43 +200,49 @@ class Interpreter(Environment):
 
     async def _use(self, calls: tuple[ToolCall, ...], action: str) -> Observation:
         messages, wrong, killed = [], None, []
-        clock = Clock(CALLS_SHARE * self.step_timeout_s)
+        total_s = CALLS_SHARE * self.step_timeout_s
+        end = time.monotonic() + total_s
         for call in calls:
             wrong_now = misuse(call)
-            if wrong_now is None:
+            if wrong_now is not None:
+                wrong = content = wrong_now
+            else:
                 self._calls += 1
-                content, why = await self._run(str(call.arguments["code"]), clock)
+                why: str | None = "time"
+                content = f"Error: not run. All calls of one reply share {total_s:g} s, and they are used up."
+                if (begin := time.monotonic()) < end:
+                    if self._session is None:
+                        self._session = self._sandbox("tool", self.limits, hidden=True).session()
+                    session = await self._session.__aenter__()
+                    end += time.monotonic() - begin  # waiting for a sandbox does not count as the program's time
+                    content, why = await self._run(session, str(call.arguments["code"]), end - time.monotonic())
                 killed += [why] if why else []
                 self._answer_seen |= str(self.problem.get("answer", "")) in content.split()
-            else:
-                wrong = content = wrong_now
             messages.append(Message(role="tool", content=content, name=call.name, tool_call_id=call.id))
         error = "tool_misuse" if wrong else None
-        return Observation(
-            messages=tuple(messages), action=action, error=error, info={"killed": killed} if killed else {}
-        )
+        info = {"killed": killed} if killed else {}
+        return Observation(messages=tuple(messages), action=action, error=error, info=info)
 
-    async def _run(self, source: str, clock: Clock) -> tuple[str, str | None]:
-        """What the agent reads after a call, and which limit ended it. All calls of a reply share the clock."""
-        if clock.left_s <= 0:
-            return f"Error: not run. All calls of one reply share {clock.total_s:g} s, and they are used up.", "time"
-        with clock.stopped():  # waiting for a sandbox does not count as the program's time
-            runner = self._sandbox("tool", self.limits, hidden=True)
-            session = await (self._session or runner.session()).__aenter__()
-        self._session = session if self.persistent else None
-        limits = replace(self.limits, timeout_s=min(self.limits.timeout_s, round(clock.left_s, 1)))
+    async def _run(self, session: Session, source: str, left_s: float) -> tuple[str, str | None]:
+        """What the agent reads after a call, and which limit ended it."""
+        limits = replace(self.limits, timeout_s=min(self.limits.timeout_s, round(left_s, 1)))
         try:
-            async with asyncio.timeout(clock.left_s + (HARD_SHARE - CALLS_SHARE) * self.step_timeout_s):
+            async with asyncio.timeout(left_s + (HARD_SHARE - CALLS_SHARE) * self.step_timeout_s):
                 result = await session.run(source, timeout_s=limits.timeout_s)
         except (BrokenError, TimeoutError):
             return f"Error: the code broke the interpreter. {RESTARTED}", "broken"
-        finally:
-            if not self.persistent:
-                await session.__aexit__(None, None, None)
         return result_text(result, limits), result.killed
 
     async def _end(self, answer: str) -> Observation:
-        grade = await self._grade(answer)
+        try:
+            grade = await self._grade(answer)
+        except BrokenError as error:
+            grade = Grade(0.0, {"reason": str(error)})
+        except BoughError:
+            raise
+        except Exception as error:  # what an answer causes makes it a wrong answer
+            log.warning("task %s: the grader failed and the answer counts as wrong", self.task.id, exc_info=True)
+            grade = Grade(0.0, {"reason": f"the grader failed: {type(error).__name__}: {error}"})
         text = "Correct." if grade.success else "Wrong." if not grade.score else f"Partly right: {grade.score:.2f}."
         return Observation.end(
             text,
@@ -234,18 +253,6 @@ class Interpreter(Environment):
         )
 
     async def _grade(self, answer: str) -> Grade:
-        """The grade of an answer. An error that the answer causes makes it a wrong answer."""
-        try:
-            return await self._graded(answer)
-        except BrokenError as error:
-            return Grade(0.0, {"reason": str(error)})
-        except BoughError:
-            raise
-        except Exception as error:
-            log.warning("task %s: the grader failed and the answer counts as wrong", self.task.id, exc_info=True)
-            return Grade(0.0, {"reason": f"the grader failed: {type(error).__name__}: {error}"})
-
-    async def _graded(self, answer: str) -> Grade:
         data = self.problem
         budget_s = CALLS_SHARE * self.step_timeout_s
         if data["kind"] == "code":
@@ -253,22 +260,17 @@ class Interpreter(Environment):
             program = self._sandbox("program", code.LIMITS, hidden=True)
             tests = self._sandbox("tests", code.LIMITS)
             return await code.grade(answer, exam, program, tests, budget_s=budget_s)
-        if data["kind"] == "reasoning":
-            runner = self._sandbox("reasoning", reasoning.LIMITS, warm_up=reasoning.WARM_UP)
-            return await reasoning.grade(answer, data, runner, timeout_s=min(reasoning.TIMEOUT_S, budget_s))
         algebra = find_spec("math_verify") and (lambda: self._sandbox("math", SandboxLimits(), warm_up=math.WARM_UP))
         # An expression that takes long to compare must not make the step time out: the episode would count as lost.
         timeout_s = min(math.TIMEOUT_S, budget_s)
         question = str(data["problem"])
         return await math.grade(answer, str(data["answer"]), algebra or None, question=question, timeout_s=timeout_s)
 
-    def _sandbox(self, use: str, limits: SandboxLimits, **more: Any) -> ProgramRunner:
+    def _sandbox(self, use: str, limits: SandboxLimits, **more: Any) -> Sandbox:
         return shared(use, limits, unsafe=self.settings.unsafe_no_sandbox, **more)
 
 
 def _problems(options: Interpreter.Options, seed: int) -> Iterator[dict[str, Any]]:
-    if options.reasoning:
-        return ({"kind": "reasoning", **data} for data in reasoning.problems(options.reasoning, seed))
     if options.file is None:
         return ({"kind": "arithmetic", **data} for data in problems.arithmetic(seed))
     rows = list(problems.read(options.file))
@@ -278,33 +280,12 @@ def _problems(options: Interpreter.Options, seed: int) -> Iterator[dict[str, Any
     return iter(rows)
 
 
-def tool_schema(*, persistent: bool) -> dict[str, Any]:
-    """The tool as chat templates take it."""
-    lasting = "Names defined in one call can be used in the next." if persistent else "Each call starts from nothing."
-    return {
-        "type": "function",
-        "function": {
-            "name": TOOL,
-            "description": f"Runs Python code and returns its output and the value of its last expression. {lasting}",
-            "parameters": {
-                "type": "object",
-                "properties": {"code": {"type": "string", "description": "The Python code to run."}},
-                "required": ["code"],
-            },
-        },
-    }
-
-
 def misuse(call: ToolCall) -> str | None:
     """What is wrong with a call; None if nothing is."""
     if call.name != TOOL:
         return f"Error: there is no tool {call.name!r:.80}; the only one is {TOOL}."
-    if "code" not in call.arguments:
-        return f'Error: {TOOL} needs the argument "code".'
-    if not isinstance(call.arguments["code"], str):
-        return 'Error: "code" must be a text.'
-    if unknown := [name for name in call.arguments if name != "code"]:
-        return f'Error: {TOOL} has no argument {unknown[0]!r:.80}; it takes "code" only.'
+    if not isinstance(call.arguments.get("code"), str) or len(call.arguments) > 1:
+        return f'Error: {TOOL} takes one argument, "code", a text.'
     return None
 
 
@@ -321,30 +302,9 @@ def result_text(result: Result, limits: SandboxLimits) -> str:
     return _ADDRESS.sub("0x…", "\n".join(filter(None, parts))) or "(no output)"
 
 
-class Clock:
-    """The time that the programs of one step share, counted down from `total_s`."""
-
-    def __init__(self, total_s: float) -> None:
-        self.total_s = total_s
-        self._end = time.monotonic() + total_s
-
-    @property
-    def left_s(self) -> float:
-        return self._end - time.monotonic()
-
-    @contextmanager
-    def stopped(self) -> Iterator[None]:
-        """A context whose time does not count."""
-        begin = time.monotonic()
-        try:
-            yield
-        finally:
-            self._end += time.monotonic() - begin
-
-
 def shared(
     use: str, limits: SandboxLimits, *, warm_up: str = "", hidden: bool = False, unsafe: bool = False
-) -> ProgramRunner:
+) -> Sandbox:
     """The sandbox for a use, made when it is first asked for.
 
     Each use has its own, so that no process that runs an agent's program descends from
@@ -356,19 +316,3 @@ def shared(
         unsafe = unsafe or os.environ.get(CONSENT) == "1"
         kinds[key] = Sandbox(limits, unsafe=unsafe, warm_up=warm_up, hidden=HIDDEN if hidden else ())
     return kinds[key]
-
-
-async def close_all() -> None:
-    """Ends the sandboxes of this event loop."""
-    for runner in _SHARED.pop(asyncio.get_running_loop(), {}).values():
-        await runner.close()
-
-
-def _install() -> Iterator[str]:
-    apt = registry.installer()
-    if apt is None:
-        yield f"{PACKAGE} is not installed; {registry.NOT_ALLOWED}. Ask for: sudo apt-get install {PACKAGE}"
-        return
-    yield f"Installing {PACKAGE} …"
-    if not registry.install(apt, PACKAGE):
-        yield f"apt-get could not install {PACKAGE}."

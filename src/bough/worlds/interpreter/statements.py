@@ -26,6 +26,8 @@ ASKING = {
 }  # fmt: skip
 BETWEEN = {"a", "an", "the", "python", "following"}
 JOINING = {"and", "or", ",", "&", "-", "*"}
+# Calls that name an exception first.
+EXPECTING = {"assertraises", "raises", "suppress", "assert_raises"}
 _TOKEN = re.compile(r"[^\W\d]\w*|\([^()]*\)|[^\s\w]")
 
 
@@ -118,7 +120,13 @@ def program_names(sources: list[str], entry: str | None, prelude: str, problem: 
     if entry is None and not asked:
         functions = {name for name in missing if not name[0].isupper()} or missing
         asked = functions if len(functions) == 1 else set() if missing else _first_called(sources)
-    given = {name for name in missing - asked if _is_given(name, sources, {*asked, "candidate"})}
+    # What the tests only give to the program in its arguments is the program's own affair.
+    nodes = _nodes(sources)
+    calls = [node for node in nodes if isinstance(node, ast.Call) and root(node.func) in {*asked, "candidate"}]
+    arguments = [part for call in calls for part in (*call.args, *(word.value for word in call.keywords))]
+    inside = {id(node) for part in arguments for node in ast.walk(part)}
+    outside = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in inside}
+    given = missing - asked - outside
     # What an import of everything defines can be known only where that module is.
     return sorted(asked | given), sorted(missing - asked - given) if known is not None else []
 
@@ -155,12 +163,9 @@ def exceptions_expected(sources: list[str]) -> set[str]:
     """The names in `except` clauses, and in calls such as assertRaises(…)."""
     nodes = _nodes(sources)
     caught = [node.type for node in nodes if isinstance(node, ast.ExceptHandler) and node.type is not None]
-    caught += [part for node in nodes if isinstance(node, ast.Call) and _expects(node) for part in node.args[:1]]
+    calls = [node for node in nodes if isinstance(node, ast.Call) and called_name(node).lower() in EXPECTING]
+    caught += [part for call in calls for part in call.args[:1]]
     return {name.id for part in caught for name in _names(part)}
-
-
-def _expects(call: ast.Call) -> bool:
-    return called_name(call).lower() in {"assertraises", "raises", "suppress", "assert_raises"}
 
 
 def bounds_read(sources: list[str]) -> set[tuple[str, str]]:
@@ -268,15 +273,6 @@ def _asked(problem: str) -> set[str]:
     return found
 
 
-def _is_given(name: str, sources: list[str], functions: set[str]) -> bool:
-    """Whether the tests use a name in the arguments of these functions only: it is then the program's own affair."""
-    nodes = _nodes(sources)
-    calls = [node for node in nodes if isinstance(node, ast.Call) and root(node.func) in functions]
-    arguments = [part for call in calls for part in (*call.args, *(word.value for word in call.keywords))]
-    inside = {id(node) for part in arguments for node in ast.walk(part)}
-    return all(id(node) in inside for node in nodes if isinstance(node, ast.Name) and node.id == name)
-
-
 def root(node: ast.AST) -> str:
     """The name that an expression such as `a.b[0].c()` begins with."""
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
@@ -286,14 +282,13 @@ def root(node: ast.AST) -> str:
 
 def _first_called(sources: list[str]) -> set[str]:
     """The function that is the first in every assertion; nothing where they differ."""
-    names = {_first_call(node) for node in _nodes(sources) if isinstance(node, ast.Assert)}
+    names = set()
+    for node in _nodes(sources):
+        if isinstance(node, ast.Assert):
+            calls = [part for part in ast.walk(node) if isinstance(part, ast.Call) and isinstance(part.func, ast.Name)]
+            first = min(calls, key=lambda call: (call.lineno, call.col_offset), default=None)
+            names.add(root(first.func) if first is not None else "")
     return names if len(names) == 1 else set()
-
-
-def _first_call(node: ast.Assert) -> str:
-    calls = [call for call in ast.walk(node) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)]
-    first = min(calls, key=lambda call: (call.lineno, call.col_offset), default=None)
-    return root(first.func) if first is not None else ""
 
 
 def _nodes(sources: list[str]) -> list[ast.AST]:

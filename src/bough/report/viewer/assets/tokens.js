@@ -26,7 +26,7 @@ function view(found, turn) {
     answer.replaceChildren(...texts(completion).map((one, i) => token(one, completion, i, turn, mode.name)));
     legend.replaceChildren(...explain(mode.name, turn, completion));
   }
-  const choices = ["trained", completion.logprobs && "log-probability", completion.trained_logprobs && GAP, turn.advantage !== null && turn.advantage !== undefined && "advantage", turn.weight !== null && turn.weight !== undefined && "weight"].filter(Boolean);
+  const choices = ["trained", completion.logprobs && "log-probability", completion.trained_logprobs && GAP, turn.advantage !== null && turn.advantage !== undefined && "advantage"].filter(Boolean);
   const buttons = choices.map((name) => h("button", { type: "button", "aria-pressed": String(name === mode.name), on: { click: (event) => {
     mode.name = name;
     for (const one of buttons) one.setAttribute("aria-pressed", String(one === event.currentTarget));
@@ -59,8 +59,7 @@ function token(text, completion, i, turn, mode) {
   const gap = completion.trained_logprobs ? completion.trained_logprobs[i] - value : null;
   const title = [`id ${completion.ids[i]}`, value === null ? null : `log-probability ${number(value)} (${(100 * Math.exp(value)).toPrecision(3)}%)`,
     gap === null ? null : `trainer's log-probability ${number(completion.trained_logprobs[i])}, gap ${Math.abs(gap).toPrecision(2)}`,
-    turn.advantage === null || turn.advantage === undefined ? null : `advantage ${signed(turn.advantage)}`,
-    turn.weight === null || turn.weight === undefined ? null : `weight ${number(turn.weight)}`].filter(Boolean).join("\n");
+    turn.advantage === null || turn.advantage === undefined ? null : `advantage ${signed(turn.advantage)}`].filter(Boolean).join("\n");
   return h("span", { class: `token ${mode === GAP ? `surprise-${size(gap)}` : shade(mode, value, turn)}`, title }, text);
 }
 
@@ -76,7 +75,6 @@ function shade(mode, value, turn) {
     const size = Math.min(4, Math.ceil(Math.abs(turn.advantage) * 2));
     return size === 0 ? "zero" : `${turn.advantage > 0 ? "gain" : "loss"}-${size}`;
   }
-  if (mode === "weight") return turn.weight > 0 ? `gain-${Math.min(4, Math.max(1, Math.round(turn.weight * 2)))}` : "untrained";
   return turn.trained === false ? "untrained" : "trained";
 }
 
@@ -91,6 +89,5 @@ function explain(mode, turn, completion) {
     return [box("surprise-0", "below 0.0001"), box("surprise-2", "0.001 to 0.01"), box("surprise-4", "above 0.1"), h("span", { class: "faint" }, `sampler against trainer, at most ${Math.max(...gaps).toPrecision(2)}`)];
   }
   if (mode === "advantage") return [box("gain-3", "made more likely"), box("loss-3", "made less likely"), h("span", { class: "faint" }, `advantage ${signed(turn.advantage)} on each token`)];
-  if (mode === "weight") return [box("gain-2", "counts"), h("span", { class: "faint" }, `weight ${number(turn.weight)} on each token`)];
   return [box("trained", turn.trained === false ? "not trained" : "trained"), h("span", { class: "context" }, "context, never trained"), turn.trained === false ? h("span", { class: "faint" }, "this reply serves as context only") : ""];
 }

@@ -57,12 +57,11 @@ export async function trajectoryPage(asked) {
       facts(
         Object.entries(found.rewards).map(([name, value]) => fact(`reward: ${words(name)}`, value === null ? "not scored" : number(value))),
         fact("turns", count(found.turns.length)),
-        found.turns.some((turn) => turn.branch) ? fact("of them in branches", count(found.turns.filter((turn) => turn.branch).length)) : null,
+        found.turns.some((turn) => turn.branch) ? fact("outside the conversation", count(found.turns.filter((turn) => turn.branch).length)) : null,
         found.info.agent ? fact("agent", agentName(found.info.agent)) : null,
         found.task.environment ? fact("environment", found.task.environment) : null,
         info.filter(([, value]) => value !== null && typeof value !== "object").slice(0, 8).map(([name, value]) => fact(words(name), typeof value === "number" ? number(value) : String(value).slice(0, 120))),
       ),
-      found.credit ? h("p", { class: "faint" }, found.credit) : null,
     ),
     strip(found.turns, (i) => { draw(i + 1); current = i - 1; move(1); }),
     found.start.some((one) => one.role === "system") ? h("details", { class: "start" },
@@ -85,7 +84,7 @@ export async function trajectoryPage(asked) {
 function strip(turns, jump) {
   if (turns.length < 2) return null;
   return h("nav", { class: "strip", "aria-label": "turns" }, turns.slice(0, 400).map((turn, i) => h("button", {
-    type: "button", class: `${turn.error ? "error" : turn.reward > 0 ? "good" : ""}${turn.branch ? " aside" : ""}`, "aria-label": `turn ${i + 1}${turn.branch ? ", in a branch" : ""}${turn.error ? `, ${words(turn.error)}` : ""}`,
+    type: "button", class: `${turn.error ? "error" : turn.reward > 0 ? "good" : ""}${turn.branch ? " aside" : ""}`, "aria-label": `turn ${i + 1}${turn.branch ? ", outside the conversation" : ""}${turn.error ? `, ${words(turn.error)}` : ""}`,
     title: `${i + 1}${turn.label ? `: ${turn.label.slice(0, 80)}` : ""}`, on: { click: () => jump(i) },
   })));
 }

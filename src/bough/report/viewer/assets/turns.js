@@ -62,18 +62,11 @@ export function observation(turn) {
   return (turn.observation ?? []).map((one) => message(one, "seen"));
 }
 
-const BRANCHES = {
-  same_prompt: (n) => `another reply to the prompt of turn ${n}`,
-  branch: (n) => `branch after turn ${n}`,
-  rewritten_history: () => "rewritten history",
-  sub_agent: () => "separate conversation (sub-agent)",
-};
-
-// How a turn leaves the conversation, and what it was asked that no earlier turn shows.
+// Of a turn outside the conversation, what it was asked that the conversation does not show.
 export function branchOf(turn) {
   if (!turn.branch) return null;
-  const { kind, turn: from, messages, left_out } = turn.branch;
-  return h("div", { class: "branch-head" }, chip((BRANCHES[kind] ?? (() => kind))(from === null ? "" : count(from + 1)), "branch"),
+  const { messages, left_out } = turn.branch;
+  return h("div", { class: "branch-head" }, chip("outside the conversation", "branch"),
     messages.length ? h("details", {}, h("summary", {}, `its prompt: ${plural(messages.length + left_out, "message")} not shown above`),
       messages.map((one) => message(one)), left_out ? h("p", { class: "faint" }, `and ${plural(left_out, "more message")}`) : null) : null);
 }
@@ -83,7 +76,6 @@ export function turnFacts(turn) {
     turn.error ? chip(words(turn.error), "bad") : null,
     turn.reward === undefined || turn.reward === null ? null : h("span", { class: "value" }, "reward ", h("b", {}, number(turn.reward))),
     turn.progress === undefined || turn.progress === null ? null : h("span", { class: "value" }, "progress ", h("b", {}, number(turn.progress))),
-    turn.weight === undefined || turn.weight === null ? null : h("span", { class: "value" }, "weight ", h("b", {}, number(turn.weight))),
     turn.advantage === undefined || turn.advantage === null ? null : h("span", { class: "value" }, "advantage ", h("b", {}, signed(turn.advantage))),
     turn.call ? h("span", { class: "value faint" }, `${count(turn.call.prompt_tokens)} + ${count(turn.call.completion_tokens)} tokens`) : null,
     turn.trained === false ? chip("context only") : null,
