@@ -102,15 +102,6 @@ def test_any_course_of_episodes_draws_what_plain_sampling_draws(policy, monkeypa
     assert_plain(policy, player.calls)
 
 
-def test_an_episode_that_found_no_room_is_read_again(hybrid):
-    engine = small_engine(hybrid, layout="general", max_length=150)
-    store = engine.scheduler.store
-    engine.scheduler.budget = 2 * store.cost(150)
-    played = run(engine, *(play(engine, f"{i}", 2, SAMPLING, prompt("system", 40)) for i in range(5)))
-    assert engine.scheduler.num_dropped > 0
-    assert scored(hybrid, [call for calls in played for call in calls]) < 1e-4
-
-
 def scored(policy, calls):
     """How far the answers' log-probabilities are from those that training computes."""
     records = [Call(prompt_ids=ids, completion_ids=drawn.completion_ids) for ids, drawn in calls]

@@ -19,8 +19,14 @@ def engine() -> LocalEngine:
 
 
 def answer(engine: LocalEngine) -> None:
-    sampling = SamplingConfig(max_new_tokens=2)
-    asyncio.run(engine.generate("e", prompt("e", 5), sampling=sampling, seed=1, stop_ids=[]))
+    """In time: a thread that has ended never answers."""
+
+    async def ask() -> None:
+        sampling = SamplingConfig(max_new_tokens=2)
+        async with asyncio.timeout(60):
+            await engine.generate("e", prompt("e", 5), sampling=sampling, seed=1, stop_ids=[])
+
+    asyncio.run(ask())
 
 
 def test_a_rest_ends_only_when_the_model_is_as_it_was(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch):
@@ -134,17 +140,6 @@ def test_an_order_that_fails_beside_a_step_that_fails_does_not_end_the_thread(
     with monkeypatch.context() as patched:
         patched.setattr(engine.runner, "run", fail)
         with pytest.raises(EngineError, match="ZeroDivisionError"):
-            answer_in_time(engine)
-    answer_in_time(engine)
+            answer(engine)
+    answer(engine)
     asyncio.run(engine.close())
-
-
-def answer_in_time(engine: LocalEngine) -> None:
-    """A thread that has ended never answers."""
-
-    async def ask() -> None:
-        sampling = SamplingConfig(max_new_tokens=2)
-        async with asyncio.timeout(60):
-            await engine.generate("e", prompt("e", 5), sampling=sampling, seed=1, stop_ids=[])
-
-    asyncio.run(ask())

@@ -289,7 +289,7 @@ class LocalEngine(EngineWorker):
         self._check(prompt_ids, sampling, adapter)
         future: asyncio.Future[Generated] = asyncio.get_running_loop().create_future()
         request = Request(
-            _key(episode, adapter),
+            (adapter, episode) if adapter else episode,  # those of different adapters may have the same name
             list(prompt_ids),
             sampling,
             seed,
@@ -311,7 +311,7 @@ class LocalEngine(EngineWorker):
             request.given_up = not future.done() or future.cancelled()
 
     def release(self, episode: str, *, adapter: str = "") -> None:
-        self.drop(_key(episode, adapter))
+        self.drop((adapter, episode) if adapter else episode)
 
     def set_adapter(self, name: str, weights: AdapterWeights) -> None:
         """Adds an adapter that episodes can ask for, or replaces the one of this name.
@@ -405,11 +405,6 @@ class LocalEngine(EngineWorker):
             raise InputError(f"prompt ids from {least} to {most}: the vocabulary is 0 to {self.reader.vocabulary - 1}")
         if any(sampling.stop) and self._tokenizer is None:
             raise InputError("stop texts need the model's tokenizer; give it as tokenizer=")
-
-
-def _key(episode: str, adapter: str) -> Hashable:
-    """Episodes of different adapters may have the same name."""
-    return (adapter, episode) if adapter else episode
 
 
 class AdapterEngine:

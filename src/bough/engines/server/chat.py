@@ -40,20 +40,12 @@ LARGEST_WHOLE = (1 << 31) - 1
 MAX_DEPTH = 100
 # Seeds are taken modulo this: every engine accepts them then.
 SEEDS = 1 << 56
-# What changes replies and no engine here can do, with the values that ask for nothing.
-UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "response_format": ({"type": "text"},),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "logit_bias": ({},),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "top_logprobs": (0,),
-    "modalities": (["text"],),
-    "audio": (),
-    "prediction": (),
-    "web_search_options": (),
-}
+# What changes replies and no engine here can do; and, besides nothing, the values that ask for nothing.
+UNSUPPORTED = (
+    "response_format", "frequency_penalty", "presence_penalty", "logit_bias", "functions", "function_call",
+    "top_logprobs", "modalities", "audio", "prediction", "web_search_options",
+)  # fmt: skip
+HARMLESS = ({"type": "text"}, ["text"], "none", "auto")
 NumTokens = Annotated[int, Field(ge=1, le=LARGEST_WHOLE)]
 StopText = Annotated[str, Field(max_length=MAX_STOP)]
 
@@ -147,8 +139,8 @@ class RequestBody(BaseModel):
 def read_request(body: bytes) -> ChatRequest:
     """The request in a body. Raises RefusedError with a sentence about the first problem."""
     row = read_object(body)
-    for name, harmless in UNSUPPORTED.items():
-        if row.get(name) is not None and row[name] not in harmless:
+    for name in UNSUPPORTED:
+        if row.get(name) and row[name] not in HARMLESS:
             raise RefusedError(400, f"{name} is not supported by this server", param=name, code="unsupported_parameter")
     given = validated(RequestBody, row)
     request = ChatRequest(

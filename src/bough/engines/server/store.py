@@ -16,7 +16,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -24,7 +24,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter
 from pydantic_core import from_json
 
 from bough.data.base import Format, digest
@@ -70,16 +70,16 @@ class Store:
     def open_sessions(self) -> dict[str, list[RecordedCall]]:
         """The calls of the sessions that an earlier process has left open."""
         found: dict[str, list[RecordedCall]] = {}
-        for row in _rows(path := self.folder / CALLS):
-            calls = found.setdefault(row["session"], [])
-            # After a call that could not be written, what refers to it cannot be used.
-            if row["session"] in self.ended or row.get("number") != len(calls):
-                continue
-            try:
-                calls.append(read_call(row, calls[-1] if calls else None))
-            except (ValueError, LookupError, TypeError, AttributeError) as error:
-                where = f"{path}: call {len(calls)} of session {row['session']:.128}"
-                raise InputError(f"{where} is damaged: {error}; move the file away") from None
+        with open_file(path := self.folder / CALLS) as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    row = from_json(line)
+                    calls = found.setdefault(row["session"], [])
+                    # After a call that could not be written, what refers to it cannot be used.
+                    if row["session"] not in self.ended and row["number"] == len(calls):
+                        calls.append(read_call(row, calls[-1] if calls else None))
+                except (ValueError, LookupError, TypeError, AttributeError) as error:
+                    raise InputError(f"{path}:{number} is damaged: {error}; move the file away") from None
         return {session: calls for session, calls in found.items() if calls}
 
     async def add_call(self, session: str, call: RecordedCall, before: RecordedCall | None) -> None:
@@ -177,17 +177,6 @@ def read_call(row: Row, before: RecordedCall | None) -> RecordedCall:
 
 def _sequence(call: RecordedCall | None) -> list[int]:
     return [] if call is None or call.call is None else call.call.prompt_ids + call.call.completion_ids
-
-
-def _rows(path: Path) -> Iterator[Row]:
-    with open_file(path) as file:
-        for number, line in enumerate(file, 1):
-            try:
-                row = from_json(line)
-                assert isinstance(row, dict) and isinstance(row["session"], str)
-            except (ValueError, KeyError, AssertionError, ValidationError) as error:
-                raise InputError(f"{path}:{number}: not a line of a journal: {error}; move the file away") from None
-            yield row
 
 
 # All sessions of an endpoint: which are open, how they end, and what is kept of them.
