@@ -53,7 +53,7 @@ from bough.policy.processes import Processes
 from bough.terminal.tables import MembersProgress
 from bough.training.method import Data
 from bough.training.run import Origin, run_of
-from bough.training.trackers import PopulationTrackers
+from bough.training.trackers import Trackers
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def evolve(
     with shown, opened(config, data, held_out, test, notify=notify) as evolution:
         tracking, folder = config.tracking, evolution.folder
         settings = folder.recorded(config.flat_dump())
-        with PopulationTrackers(tracking.report_to, folder.path, tracking.wandb_project, settings) as trackers:
+        with Trackers(tracking.report_to, folder.path, tracking.wandb_project, settings) as trackers:
             return evolution.run(shown, trackers)
 
 
@@ -183,7 +183,7 @@ class Evolution:
             self.members.file_fitness if players is None else PlayedFitness(self.config, players, self.folder.rollouts)
         )
 
-    def run(self, watch: MembersProgress, trackers: PopulationTrackers) -> Evolved:
+    def run(self, watch: MembersProgress, trackers: Trackers) -> Evolved:
         self.watch, self.trackers = watch, trackers
         if self.members.players is not None:
             self.members.players.report = watch.played
@@ -204,7 +204,6 @@ class Evolution:
             lines = generation_lines(generation, scores, places)
             add_generation(self.lineage, lines)
             self._log(generation, scores)
-            self.trackers.log_members(lines)
             self.watch.measured(lines)
             if places is None:
                 return self._finish(generation, scores)
