@@ -88,7 +88,6 @@ def test_a_bare_call_lists_the_commands(capsys: pytest.CaptureFixture[str]):
         (["data", "show"], "FILE is required"),
         (["data", "show", "none.jsonl"], "none.jsonl: there is no such file or folder"),
         (["data", "show", "a", "--indx", "2"], "--indx is not a setting; did you mean --index?"),
-        (["sft", "--train-file", "a", "--jobs", "2"], "--jobs is a flag of bough sweep, not of bough sft\n"),
     ],
 )
 def test_a_users_mistake_is_a_sentence_and_exit_2(words: list[str], said: str, capsys: pytest.CaptureFixture[str]):

@@ -11,7 +11,6 @@ import re
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from functools import partial
 from importlib import import_module
 from io import TextIOWrapper
 
@@ -105,10 +104,10 @@ def _run(name: str, arguments: list[str]) -> int:
     if {"-h", "--help", "--help-all"} & set(arguments):
         parser.print_help()
         return 0
-    from bough.commands import inputs
+    config = flags.parse(command.config, parser, arguments)
+    from bough.commands.inputs import check_inputs
 
-    config = flags.parse(command.config, parser, arguments, partial(inputs.explained, name))
-    inputs.check_inputs(config)  # before the command's work, which may take seconds to import
+    check_inputs(config)  # before the command's work, which may take seconds to import
     return int(command.run(config) or 0)
 
 
