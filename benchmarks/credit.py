@@ -110,12 +110,7 @@ def by_state(attempts: list[list[Step]]) -> Estimate:
 
 def by_graph(attempts: list[list[Step]]) -> Estimate:
     known: list[Steps] = [*attempts]
-    return [steps or [] for steps in compare_by_state(known, lookahead(known, 1.0, "mean"), normalise=False)]
-
-
-def by_best(attempts: list[list[Step]]) -> Estimate:
-    known: list[Steps] = [*attempts]
-    return [steps or [] for steps in compare_by_state(known, lookahead(known, 0.95, "best"), normalise=False)]
+    return [steps or [] for steps in compare_by_state(known, lookahead(known, 1.0), normalise=False)]
 
 
 def both(first: Estimator, second: Estimator) -> Estimator:
@@ -132,7 +127,6 @@ ESTIMATORS: dict[str, Estimator] = {
     "state (GiGPO)": both(plain, by_state),
     "graph, attempt_weight 0": by_graph,
     "graph": both(plain, by_graph),
-    "graph, best, discount 0.95, attempt_weight 0": by_best,
 }
 
 

@@ -43,7 +43,7 @@ EQUIVALENT = {
     '"clip_high_fraction": (too_high_N),': MASK,
     '"clip_low_fraction": (too_low_N),': MASK,
     '"dual_clip_fraction": (too_far_N),': MASK,
-    '"importance_capped_fraction": (mismatch_N > math.log(cap)),': MASK,
+    '"importance_capped_fraction": (mismatch_N > math.log(IMPORTANCE_CAP)),': MASK,
     '"accuracy": Mean.over((side_U * (gain_U - kl) > 0), every_U),': MASK,
     (
         "old = torch.cat([part.old_logprobs[0].to(now) if part.old_logprobs else (now) for part, (now,) in pairs])"
@@ -69,7 +69,6 @@ EQUIVALENT = {
     'return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=(False))': ON_CPU,
     "return Aggregation([1 / max(length, 1) for length in lengths], (num_sequences))": NUMBER,
     "return Aggregation([1.0] * len(lengths), (sum(lengths)))": NUMBER,
-    "return Aggregation([1 / constant_length] * len(lengths), (num_sequences))": NUMBER,
     "self.branches.append(((size + depth + self.depth), branch))": (
         "the branches of one branching all get the same amount more, so their order stays"
     ),
@@ -94,7 +93,6 @@ EQUIVALENT = {
     "return branching.scan([each[(-1)] for each in (hidden_states, dt, B, C)], step)[None]": ONE_ROW,
     "output_1LHP = branching.linear_scan([each[(-1)] for each in (q, k, v, decay_1LH)], step)[None]": ONE_ROW,
     "outputs.append(output[(-1)])": ONE_ROW,
-    "precompute_reference = (True)": "it is asked only of a method that needs a reference",
     "denominator=(sum((len(call.completion_ids) for call in calls))),": NUMBER,
     "return (differs.argmax())": NUMBER,
     "enable_gqa=query.shape[1] != key.shape[(0)],": "where both have as many heads, nothing is repeated either way",

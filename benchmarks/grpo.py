@@ -25,9 +25,9 @@ from torch.nn.utils.rnn import pad_sequence
 import models
 from bough.curation.advantages import group_advantages
 from bough.methods.grpo import GRPO, GRPOConfig
-from bough.online.method import GroupExample
 from bough.policy.adapters import Lora
 from bough.policy.reference import Reference
+from bough.training.method import GroupExample
 
 
 class Result(NamedTuple):

@@ -32,9 +32,9 @@ from bough.errors import BoughError, InputError
 from bough.models.gguf_write import FAMILIES as GGUF_FAMILIES
 from bough.models.miniature import miniature
 from bough.policy.adapters import Lora, add_actor
+from bough.policy.load import merged
 from bough.policy.policy import Policy
 from bough.policy.probe import CALLS, examine
-from bough.policy.save import merged
 from bough.types import Call
 
 PAGE = Path(__file__).parents[1] / "docs" / "notes" / "model-table.md"

@@ -34,8 +34,7 @@ from population_profile import profiled
 import models
 from bough.config.training import TrainingConfig
 from bough.methods.dpo import DPO, DPOConfig, Preference
-from bough.methods.grpo import GRPOConfig
-from bough.methods.grpo_online import OnlineGRPO
+from bough.methods.grpo import GRPOConfig, OnlineGRPO
 from bough.methods.sft import SFT, Demonstration, SFTConfig
 from bough.policy.adapters import Lora
 from bough.policy.policy import BUDGET, Policy

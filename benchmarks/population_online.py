@@ -10,10 +10,9 @@ from episodes import Episode, Lengths, Source
 from bough.config.groups import SamplingConfig
 from bough.curation.advantages import group_advantages
 from bough.engines.local.engine import LocalEngine
-from bough.online.method import GroupExample
 from bough.policy.adapters import AdapterWeights
 from bough.policy.population import Population
-from bough.training.method import Example
+from bough.training.method import Example, GroupExample
 from bough.types import Call
 
 

@@ -20,8 +20,8 @@ from tests.warm import ADDRESS
 
 MODULES = (
     "bough.methods.grpo", "bough.commands.run", "bough.commands.collect", "bough.commands.evaluate",
-    "bough.commands.curate", "bough.methods.grpo_online",
-    "bough.methods.example_store", "bough.curation.curate", "bough.engines.local.engine", "bough.policy.save",
+    "bough.commands.curate", "bough.methods.grpo",
+    "bough.methods.examples", "bough.curation.curate", "bough.engines.local.engine", "bough.policy.load",
     "bough.terminal.tables", "bough.commands.inputs", "bough.worlds.household.environment",
     "concurrent.futures.thread", "rich._emoji_codes",
     "torch._inductor.compile_fx",  # what is compiled imports it, a second of CPU time

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bough import bit_exact
-from bough.bit_exact import STRICT, VARIABLE, changed_by_address, changed_by_rows
+from bough.bit_exact import STRICT, VARIABLE, product
 from bough.policy.policy import Policy
 from tests.engines.local.playing import run, small_engine
 
@@ -26,10 +26,6 @@ def _forgets():
     yield
     for check in checks:
         check.cache_clear()
-
-
-def product(rows: Tensor, weight: Tensor) -> Tensor:
-    return rows @ weight.T
 
 
 def told(code: str, **variables: str) -> Any:
@@ -94,11 +90,12 @@ print(json.dumps([unchanged, bool(batches_differ()), said]))
 def test_these_tests_run_with_it():
     assert os.environ[VARIABLE] == STRICT
     before = torch.backends.mkldnn.enabled
-    with bit_exact._one_thread(onednn=False):
-        assert torch.get_num_threads() == 1 and not torch.backends.mkldnn.enabled
-        assert changed_by_rows(product) == []
-        assert changed_by_address(product) == []
-    assert torch.backends.mkldnn.enabled == before
+    with bit_exact.without_onednn():
+        with bit_exact.without_onednn():
+            assert not torch.backends.mkldnn.enabled
+        assert not torch.backends.mkldnn.enabled, "the last to leave switches it on"
+        assert bit_exact.changed(bit_exact.same_anywhere) == []
+    assert torch.backends.mkldnn.enabled == before and bit_exact.batches_differ() == []
 
 
 def rounds_by_rows(rows: Tensor, weight: Tensor) -> Tensor:
@@ -110,62 +107,20 @@ def rounds_by_address(rows: Tensor, weight: Tensor) -> Tensor:
     return product(rows, weight) if rows.data_ptr() % 64 == 0 else rows.flip(1) @ weight.flip(1).T
 
 
-def test_a_product_that_depends_on_the_number_of_rows_is_found():
-    found = changed_by_rows(rounds_by_rows)
-    assert (1536, 576) in found and (576, 576) in found
+def test_a_product_that_depends_on_its_address_is_found(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(bit_exact, "product", rounds_by_address)
+    assert "1536×576" in bit_exact.changed(bit_exact.same_anywhere)
 
 
-def test_a_product_that_depends_on_its_address_is_found():
-    assert (1536, 576) in changed_by_address(rounds_by_address)
-
-
-def test_a_single_changed_bit_at_the_end_of_a_batch_is_found():
+def test_a_single_changed_bit_at_the_end_of_a_batch_is_found(monkeypatch: pytest.MonkeyPatch):
     def multiply(rows: Tensor, weight: Tensor) -> Tensor:
         result = product(rows, weight)
         if len(rows) == 33 and weight.shape == (16, 576):
             result[-1, -1] = result[-1, -1].nextafter(torch.tensor(torch.inf))
         return result
 
-    with bit_exact._one_thread(onednn=False):
-        assert changed_by_rows(multiply) == [(576, 16)]
-
-
-@pytest.mark.parametrize(
-    ("value", "mkl", "remedy"),
-    [
-        (None, True, "Call bough.bit_exact.prepare() before torch loads, or set MKL_CBWR=AUTO,STRICT before Python"),
-        ("COMPATIBLE", True, "MKL_CBWR is set to COMPATIBLE: set it to AUTO,STRICT, or leave it unset."),
-        (STRICT, True, "MKL_CBWR=AUTO,STRICT did not prevent it"),
-        (None, False, "No setting is known that prevents it"),
-    ],
-)
-def test_the_engine_says_once_that_the_batch_matters_and_what_to_do(
-    value: str | None,
-    mkl: bool,
-    remedy: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-):
-    monkeypatch.setattr(bit_exact, "_product", rounds_by_rows)
-    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: mkl)
-    monkeypatch.delenv(VARIABLE)
-    if value is not None:
-        monkeypatch.setenv(VARIABLE, value)
-    policy = Policy.load("tiny", device="cpu").eval()
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            run(small_engine(policy))
-    (record,) = caplog.records
-    assert "the tokens drawn for an episode may change with what else is in the batch" in record.getMessage()
-    assert remedy in record.getMessage() and "1536×576" in record.getMessage()
-
-
-def test_where_all_is_well_nothing_is_said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(bit_exact, "_product", product)
-    with caplog.at_level(logging.DEBUG, "bough"):
-        run(small_engine(Policy.load("tiny", device="cpu").eval()))
-        bit_exact.warn_if_runs_differ()
-    assert [record for record in caplog.records if record.name == "bough.bit_exact"] == []
+    monkeypatch.setattr(bit_exact, "product", multiply)
+    assert bit_exact.batches_differ() == ["576×16"]
 
 
 @pytest.mark.parametrize(
@@ -173,11 +128,16 @@ def test_where_all_is_well_nothing_is_said(caplog: pytest.LogCaptureFixture, mon
     [({}, 1), ({"dtype": torch.bfloat16}, 0), ({"layout": "rows"}, 0)],
     ids=["float32", "bf16", "rows"],
 )
-def test_only_an_engine_that_promises_it_is_checked(
+def test_an_engine_that_promises_it_says_once_that_the_batch_matters(
     options: dict[str, Any], said: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(bit_exact, "_product", rounds_by_rows)
+    monkeypatch.setattr(bit_exact, "product", rounds_by_rows)
     dtype = options.pop("dtype", torch.float32)
+    policy = Policy.load("tiny", device="cpu", dtype=dtype).eval()
     with caplog.at_level(logging.WARNING):
-        run(small_engine(Policy.load("tiny", device="cpu", dtype=dtype).eval(), **options))
+        for _ in range(2):
+            run(small_engine(policy, **options))
     assert len(caplog.records) == said
+    for record in caplog.records:
+        assert "may change with what else is in the batch" in record.getMessage()
+        assert "1536×576" in record.getMessage() and f"set {VARIABLE}={STRICT} before Python" in record.getMessage()

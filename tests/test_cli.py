@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +20,25 @@ from bough.files import follows_links
 DATA = str(Path(__file__).parents[1] / "examples" / "household.jsonl")
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "bough", *words], capture_output=True, text=True, check=False)
+@pytest.fixture
+def dispatched(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[list[str]], int]], None]:
+    """Replaces what a command does."""
+    return lambda work: monkeypatch.setattr(cli, "_dispatch", work)
+
+
+def failing(error: BaseException) -> Callable[[list[str]], int]:
+    def fail(arguments: list[str]) -> int:
+        raise error
+
+    return fail
 
 
 @pytest.mark.parametrize("name", list(table.TABLE))
-def test_every_verb_explains_itself(name: str, capsys: pytest.CaptureFixture[str]):
+def test_every_verb_explains_itself_without_python_types(name: str, capsys: pytest.CaptureFixture[str]):
     assert cli.main([*name.split(), "--help"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(f"usage: bough {name}")
-
-
-@pytest.mark.parametrize("name", list(table.TABLE))
-def test_help_names_kinds_of_values_and_no_python_types(name: str, capsys: pytest.CaptureFixture[str]):
-    assert cli.main([*name.split(), "--help"]) == 0
-    flags = re.findall(r"^  (?:-\w, )?--[\w-]+(?: ([^ ,\n]+))?", capsys.readouterr().out, re.MULTILINE)
+    flags = re.findall(r"^  (?:-\w, )?--[\w-]+(?: ([^ ,\n]+))?", shown, re.MULTILINE)
     assert {word for word in flags if word and word[0] != "{"} <= {"INT", "FLOAT", "TEXT", "PATH", "FILE", "KEY=VALUE"}
 
 
@@ -92,34 +97,39 @@ def test_a_users_mistake_is_a_sentence_and_exit_2(words: list[str], said: str, c
     assert "Traceback" not in error
 
 
-def test_debug_shows_the_traceback(tmp_path: Path):
-    done = run("data", "show", str(tmp_path / "none.jsonl"), "--debug")
-    assert "Traceback" in done.stderr
-
-
-def test_debug_may_stand_before_the_command():
+def test_debug_may_stand_before_the_command_and_raises_the_error():
     with pytest.raises(InputError, match=r"none\.jsonl: there is no such file or folder"):
         cli.main(["--debug", "data", "show", "none.jsonl"])
 
 
+NO_SPACE = os.strerror(errno.ENOSPC)
+
+
 @pytest.mark.parametrize(
-    ("error", "code"), [(BoughError("the work failed"), 1), (RuntimeError("a defect"), 1), (KeyboardInterrupt(), 130)]
+    ("error", "code", "said"),
+    [
+        (BoughError("the work failed"), 1, "Error: the work failed\n"),
+        (RuntimeError("a defect"), 1, "Error: unexpected RuntimeError: a defect\nThis is a bug in Bough"),
+        (KeyboardInterrupt(), 130, "Interrupted."),
+        (OSError(errno.ENOSPC, NO_SPACE, "runs/a.jsonl"), 1, f"Error: runs/a.jsonl: {NO_SPACE}\n"),
+        (OSError(errno.ENOSPC, NO_SPACE), 1, f"Error: {NO_SPACE}; --debug shows where\n"),
+        # A quoted text cannot control the terminal.
+        (
+            BoughError("it said\n\x1b]52;c;cm0gLXJm\x07\x9b2J\tno"),
+            1,
+            "Error: it said\n\\x1b]52;c;cm0gLXJm\\x07\\x9b2J\tno\n",
+        ),
+    ],
 )
-def test_exit_codes_say_whose_fault_it_was(error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch):
-    def fail(arguments: list[str]) -> int:
-        raise error
-
-    monkeypatch.setattr(cli, "_dispatch", fail)
+def test_an_error_is_a_sentence_and_its_exit_code_says_whose_fault_it_was(
+    error: BaseException, code: int, said: str, dispatched: Any, capsys: pytest.CaptureFixture[str]
+):
+    dispatched(failing(error))
     assert cli.main([]) == code
-
-
-def test_what_the_system_refuses_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def fail(arguments: list[str]) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/a")
-
-    monkeypatch.setattr(cli, "_dispatch", fail)
-    assert cli.main([]) == 1
-    assert capsys.readouterr().err == "Error: runs/a: No space left on device\n"
+    assert capsys.readouterr().err.startswith(said)
+    if isinstance(error, Exception):
+        with pytest.raises(type(error)):
+            cli.main(["--debug"])
 
 
 @pytest.mark.parametrize("words", [["--help"], ["sft", "--help"], ["data", "formats"], ["env", "list"], ["dta"]])
@@ -130,16 +140,6 @@ def test_a_terminal_without_our_characters_is_no_reason_to_fail(words: list[str]
     assert cli.main(words) == (2 if words == ["dta"] else 0)
     shown = said.getvalue().decode("ascii")
     assert shown and "bug in Bough" not in shown
-
-
-def test_records_are_shown_on_a_terminal_without_their_characters(tmp_path: Path):
-    (tmp_path / "a.jsonl").write_text(
-        '{"messages": [{"role": "user", "content": "größer 🙂"}, {"role": "assistant", "content": "…"}]}\n'
-    )
-    environment = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii"}
-    command = [sys.executable, "-m", "bough", "data", "show", str(tmp_path / "a.jsonl")]
-    done = subprocess.run(command, capture_output=True, env=environment, check=False)
-    assert done.returncode == 0 and rb"gr\xf6\xdfer \U0001f642" in done.stdout
 
 
 def test_a_name_that_is_not_utf_8_is_a_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
@@ -183,9 +183,7 @@ def test_another_interrupt_while_python_exits_prints_no_traceback():
 
 
 @pytest.mark.parametrize("ctrl_c", [signal.default_int_handler, signal.SIG_IGN])
-def test_sigterm_is_answered_as_an_interrupt(
-    ctrl_c: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_sigterm_is_answered_as_an_interrupt(ctrl_c: Any, dispatched: Any, capsys: pytest.CaptureFixture[str]):
     """With SIGINT ignored, too, as in a shell's background jobs."""
     cleaned_up: list[bool] = []
 
@@ -196,7 +194,7 @@ def test_sigterm_is_answered_as_an_interrupt(
             cleaned_up.append(True)
         return 0
 
-    monkeypatch.setattr(cli, "_dispatch", work)
+    dispatched(work)
     before = signal.signal(signal.SIGINT, ctrl_c)
     try:
         assert cli.main(["collect"]) == 130
@@ -206,7 +204,7 @@ def test_sigterm_is_answered_as_an_interrupt(
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_a_forked_process_ends_by_sigterm_as_ever(monkeypatch: pytest.MonkeyPatch):
+def test_a_forked_process_ends_by_sigterm_as_ever(dispatched: Any):
     def fork(*_: object) -> int:
         child = os.fork()
         if child == 0:
@@ -214,7 +212,7 @@ def test_a_forked_process_ends_by_sigterm_as_ever(monkeypatch: pytest.MonkeyPatc
             os._exit(0)
         return os.WTERMSIG(os.waitpid(child, 0)[1])
 
-    monkeypatch.setattr(cli, "_dispatch", fork)
+    dispatched(fork)
     assert cli.main([]) == signal.SIGTERM
 
 
@@ -228,12 +226,9 @@ def test_a_forked_process_ends_by_sigterm_as_ever(monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_an_interrupt_says_how_to_resume(
-    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], said: str, dispatched: Any, capsys: pytest.CaptureFixture[str]
 ):
-    def interrupt(_: list[str]) -> int:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cli, "_dispatch", interrupt)
+    dispatched(failing(KeyboardInterrupt()))
     assert cli.main(words) == 130
     assert capsys.readouterr().err.startswith(said)
 
@@ -274,43 +269,9 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().out.startswith("bough 0.")
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.ENAMETOOLONG, errno.EMFILE])
-def test_an_error_of_the_system_is_a_sentence_with_its_path(
-    number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    def fail(arguments: list[str]) -> int:
-        raise OSError(number, os.strerror(number), "runs/a.jsonl")
-
-    monkeypatch.setattr(cli, "_dispatch", fail)
-    assert cli.main(["collect"]) == 1
-    assert capsys.readouterr().err == f"Error: runs/a.jsonl: {os.strerror(number)}\n"
-    with pytest.raises(OSError, match=r"a\.jsonl"):
-        cli.main(["collect", "--debug"])
-
-
-def test_an_error_of_the_system_without_a_path_says_how_to_find_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    def fail(arguments: list[str]) -> int:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    monkeypatch.setattr(cli, "_dispatch", fail)
-    assert cli.main(["collect"]) == 1
-    assert capsys.readouterr().err == "Error: Too many open files; --debug shows where\n"
-
-
-def test_a_quoted_text_cannot_control_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def fail(arguments: list[str]) -> int:
-        raise BoughError("the server said\n\x1b]52;c;cm0gLXJm\x07\x9b2J\tno")
-
-    monkeypatch.setattr(cli, "_dispatch", fail)
-    assert cli.main(["collect"]) == 1
-    assert capsys.readouterr().err == "Error: the server said\n\\x1b]52;c;cm0gLXJm\\x07\\x9b2J\tno\n"
-
-
-def test_links_are_followed_for_the_command_that_asks_for_it(monkeypatch: pytest.MonkeyPatch):
+def test_links_are_followed_for_the_command_that_asks_for_it(dispatched: Any):
     seen: list[tuple[list[str], bool]] = []
-    monkeypatch.setattr(cli, "_dispatch", lambda words: seen.append((words, follows_links())) or 0)
+    dispatched(lambda words: seen.append((words, follows_links())) or 0)
     for words in (["collect", "--follow-links"], ["--follow-links", "collect"], ["collect"]):
         assert cli.main(words) == 0
     assert seen == [(["collect"], True), (["collect"], True), (["collect"], False)]

@@ -16,7 +16,6 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 STAND_IN = """#!/bin/sh
 echo "$(basename "$0") $*"
 case "$*" in {failing}) exit 1;; esac
-case "$*" in *pytest*) echo "bytecode: ${{PYTHONDONTWRITEBYTECODE:-kept}}";; esac
 """
 
 
@@ -33,7 +32,6 @@ def make(tmp_path: Path):
         for name in ("ready", "docs-ready"):
             (tmp_path / name).touch()  # newer than what it depends on
         environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-        environment["PYTHONDONTWRITEBYTECODE"] = "1"
         command = ["make", "--silent", target, f"VENV={tmp_path}"]
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
         return done.returncode, done.stdout.splitlines()
@@ -53,33 +51,6 @@ def test_the_demo_plays_the_household_where_there_is_no_browser_and_says_so(make
 
 def test_a_demo_that_fails_is_a_failure(make):
     assert make("demo", failing="*run*")[0] != 0
-
-
-@pytest.mark.parametrize("failing", ["nothing", "*setup*"])
-def test_the_tests_run_with_a_browser_and_bubblewrap_or_without(make, failing):
-    status, lines = make("test", failing=failing)
-    assert status == 0
-    assert lines[:2] == ["bough env setup web", "bough env setup interpreter"]
-    assert "-m pytest -p tests.forked" in lines[2]
-    assert lines[3] == "bytecode: kept"
-
-
-def test_the_tests_on_a_cluster_have_a_target_of_their_own(make):
-    assert make("test-cluster")[1][0] == "python -m pytest -m cluster --cluster"
-
-
-@pytest.mark.parametrize("failing", ["nothing", "*setup*"])
-def test_the_site_is_built_strictly_and_its_code_blocks_are_run(make, failing):
-    status, lines = make("docs", failing=failing)
-    assert status == 0
-    assert lines[:3] == ["bough env setup web", "bough env setup interpreter", "mkdocs build --quiet"]
-    assert lines[3].endswith("tests/docs -m docs --docs")
-    assert "\nstrict: true\n" in (ROOT / "mkdocs.yml").read_text()
-
-
-@pytest.mark.parametrize("failing", ["build*", "*pytest*"])
-def test_a_site_that_is_not_built_or_a_block_that_does_not_run_is_a_failure(make, failing):
-    assert make("docs", failing=failing)[0] != 0
 
 
 def test_hosted_ci_runs_the_make_targets_on_every_supported_python():

@@ -13,12 +13,11 @@ import torch
 from pydantic_core import to_json
 
 from bough.config.run_folder import RunDir
-from bough.curation.rounds import Journal, PairsConfig
 from bough.engines.vllm import adapter_rank
 from bough.environments.rewards import _read_rubric as read_rubric
 from bough.errors import InputError
 from bough.experiments.cluster import read_files
-from bough.methods.example_store import FILES, SUMMARY, read_summary
+from bough.methods.examples import FILES, SUMMARY, read_summary
 from bough.models.resolve import file_digest
 from bough.online.files import BatchFile, Stamp
 from bough.online.source import SharedSource
@@ -29,10 +28,6 @@ from bough.training.run import Origin
 
 LIMIT_S = 60  # only for a read that blocks, which never ends
 HUGE = 1 << 40
-
-
-def journal(folder: Path) -> Any:
-    return Journal(PairsConfig(file=folder / "in.jsonl", output=folder / "out.jsonl"), [])
 
 
 def ledgers(folder: Path) -> Any:
@@ -48,7 +43,6 @@ def stored(folder: Path) -> Any:
 
 JSON: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "origin": ("origin.json", lambda folder: Origin.read(RunDir(folder))),
-    "journal": (".out.jsonl.looked-into", lambda folder: journal(folder).recall([])),
     "rubric": ("rubric.md", lambda folder: read_rubric(str(folder / "rubric.md"))),
     "batch": ("00007.json", lambda folder: BatchFile(folder, 7).numbers()),
     "ledger": ("ledger.json", ledgers),
@@ -106,18 +100,8 @@ def test_a_huge_file_is_not_read_into_memory(tmp_path: Path, reader: str):
     name, read = JSON[reader]
     with place(tmp_path, name).open("wb") as file:
         file.truncate(HUGE)
-    if reader == "journal":  # one that is none is removed, as one of another run is
-        assert read(tmp_path) is None
-    else:
-        with pytest.raises((InputError, OSError)):
-            read(tmp_path)
-
-
-@pytest.mark.parametrize("first", [b"[1]\n", b"[" * 100_000 + b"\n", b"{}\n", b"null\n"])
-def test_a_journal_that_is_none_is_removed(tmp_path: Path, first: bytes):
-    path = tmp_path / ".out.jsonl.looked-into"
-    path.write_bytes(first)
-    assert journal(tmp_path).recall([]) is None and not path.exists()
+    with pytest.raises((InputError, OSError)):
+        read(tmp_path)
 
 
 def test_log_probabilities_in_a_pipe_are_none(tmp_path: Path):

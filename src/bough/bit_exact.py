@@ -13,14 +13,12 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    Multiply = Callable[[Tensor, Tensor], Tensor]
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +39,12 @@ def prepare() -> None:
         os.environ.setdefault(VARIABLE, STRICT)
 
 
+REMEDY = (
+    f"Call bough.bit_exact.prepare() before torch loads, or set {VARIABLE}={STRICT} before Python starts. "
+    "With a build of torch without MKL, or on a CPU without its strict mode, no setting is known that prevents it."
+)
+
+
 @cache
 def warn_if_batches_differ() -> None:
     """Says, once per process, that what is drawn may depend on the rest of the batch."""
@@ -48,89 +52,77 @@ def warn_if_batches_differ() -> None:
         log.warning(
             "On this machine the tokens drawn for an episode may change with what else is in the batch: "
             "matrix products round a row differently with the number of rows (%s). %s",
-            _listed(shapes),
-            _remedy(),
+            ", ".join(shapes),
+            REMEDY,
         )
 
 
 @cache
 def warn_if_runs_differ() -> None:
     """Says, once per process, that a resumed run may differ from an uninterrupted one."""
-    with _one_thread(onednn=True):
-        shapes = changed_by_address(_product)
-    if shapes:
+    if shapes := changed(same_anywhere):
         log.warning(
             "On this machine a resumed run may differ in the last bits from one that was never stopped: "
             "matrix products round differently with their place in memory (%s). %s",
-            _listed(shapes),
-            _remedy(),
+            ", ".join(shapes),
+            REMEDY,
         )
 
 
 @cache
-def batches_differ() -> list[tuple[int, int]]:
+def batches_differ() -> list[str]:
     """The shapes for which the engine's results depend on the rest of the batch; it takes 0.1 s, once per process."""
-    with _one_thread(onednn=False):  # the engine computes without oneDNN
-        return changed_by_rows(_product)
+    with without_onednn():  # as the engine computes
+        return changed(same_in_any_batch)
 
 
-def changed_by_rows(multiply: Multiply) -> list[tuple[int, int]]:
-    """The shapes for which a row's product depends on how many rows there are."""
+def changed(same: Callable[[Tensor, Tensor], bool]) -> list[str]:
+    """The shapes of layers for which `same`, a check of rows of numbers and a weight, does not hold."""
     import torch
 
-    changed = []
-    for size, width in SHAPES:
-        rows, weight = _numbers(size, width)
-        together = [multiply(rows[:number], weight) for number in ROWS]
-        first = multiply(rows[:FEWEST], weight)
-        last = [multiply(rows[number - FEWEST : number], weight) for number in ROWS]
-        begin = all(torch.equal(product[:FEWEST], first) for product in together)
-        end = all(torch.equal(product[-FEWEST:], alone) for product, alone in zip(together, last, strict=True))
-        if not (begin and end):
-            changed.append((size, width))
-    return changed
-
-
-def changed_by_address(multiply: Multiply) -> list[tuple[int, int]]:
-    """The shapes for which a product depends on where its factors lie in memory."""
-    import torch
-
-    def moved(values: Tensor) -> Tensor:
-        """The same numbers, one number further on than where torch would put them."""
-        return values.new_empty(values.numel() + 1)[1:].view_as(values).copy_(values)
-
-    changed = []
-    for size, width in SHAPES:
-        rows, weight = _numbers(size, width)
-        if not torch.equal(multiply(rows, weight), multiply(moved(rows), moved(weight))):
-            changed.append((size, width))
-    return changed
-
-
-def _product(rows: Tensor, weight: Tensor) -> Tensor:
-    return rows @ weight.T
-
-
-@contextmanager
-def _one_thread(*, onednn: bool) -> Iterator[None]:
-    """A small check takes long where several threads have to wait for each other."""
-    import torch
-
+    generator = torch.Generator()  # leaves the global random state alone
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # several have to wait for each other, which takes longer
     try:
-        with nullcontext() if onednn else without_onednn():
-            yield
+        found = []
+        for size, width in SHAPES:
+            generator.manual_seed(0)
+            rows = torch.randn(max(ROWS), size, generator=generator)
+            if not same(rows, torch.randn(width, size, generator=generator)):
+                found.append(f"{size}×{width}")
+        return found
     finally:
         torch.set_num_threads(threads)
 
 
-class _OneDNN:
-    """Who computes without oneDNN now, and whether it was on before the first of them."""
+def same_in_any_batch(rows: Tensor, weight: Tensor) -> bool:
+    """Whether a row's product does not depend on how many rows there are."""
+    import torch
 
-    lock = threading.Lock()
-    num_without = 0
-    was_on: Any = True
+    first = product(rows[:FEWEST], weight)
+    for number in ROWS:
+        together, last = product(rows[:number], weight), product(rows[number - FEWEST : number], weight)
+        if not torch.equal(together[:FEWEST], first) or not torch.equal(together[-FEWEST:], last):
+            return False
+    return True
+
+
+def same_anywhere(rows: Tensor, weight: Tensor) -> bool:
+    """Whether a product does not depend on where its factors lie in memory."""
+    import torch
+
+    # The same numbers, one number further on than where torch would put them.
+    moved = [one.new_empty(one.numel() + 1)[1:].view_as(one).copy_(one) for one in (rows, weight)]
+    return torch.equal(product(rows, weight), product(*moved))
+
+
+def product(rows: Tensor, weight: Tensor) -> Tensor:
+    return rows @ weight.T
+
+
+_lock = threading.Lock()
+_num_without_onednn = 0
+_onednn_was_on: Any = True
 
 
 @contextmanager
@@ -141,39 +133,16 @@ def without_onednn() -> Iterator[None]:
     """
     import torch
 
-    with _OneDNN.lock:
-        if _OneDNN.num_without == 0:
-            _OneDNN.was_on = torch.backends.mkldnn.enabled
+    global _num_without_onednn, _onednn_was_on
+    with _lock:
+        if _num_without_onednn == 0:
+            _onednn_was_on = torch.backends.mkldnn.enabled
             torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
-        _OneDNN.num_without += 1
+        _num_without_onednn += 1
     try:
         yield
     finally:
-        with _OneDNN.lock:
-            _OneDNN.num_without -= 1
-            if _OneDNN.num_without == 0:
-                torch.backends.mkldnn.enabled = _OneDNN.was_on
-
-
-def _numbers(size: int, width: int) -> tuple[Tensor, Tensor]:
-    import torch
-
-    generator = torch.Generator().manual_seed(0)  # leaves the global random state alone
-    return torch.randn(max(ROWS), size, generator=generator), torch.randn(width, size, generator=generator)
-
-
-def _listed(shapes: list[tuple[int, int]]) -> str:
-    return ", ".join(f"{size}×{width}" for size, width in shapes)
-
-
-def _remedy() -> str:
-    import torch
-
-    value = os.environ.get(VARIABLE)
-    if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
-        return "No setting is known that prevents it with this build of torch, which has no MKL."
-    if value is None:
-        return f"Call bough.bit_exact.prepare() before torch loads, or set {VARIABLE}={STRICT} before Python starts."
-    if value != STRICT:
-        return f"{VARIABLE} is set to {value}: set it to {STRICT}, or leave it unset."
-    return f"{VARIABLE}={STRICT} did not prevent it: MKL was used before it was set, or has no strict mode on this CPU."
+        with _lock:
+            _num_without_onednn -= 1
+            if _num_without_onednn == 0:
+                torch.backends.mkldnn.enabled = _onednn_was_on

@@ -99,11 +99,6 @@ class Call(Record):
             raise ValueError(f"{len(self.logprobs)} log-probabilities for {len(self.completion_ids)} completion tokens")
         return self
 
-    @property
-    def sampled_at(self) -> float:
-        """The sampling temperature; 1 for greedy tokens and where it is not known."""
-        return self.temperature or 1.0
-
 
 class Turn(Record):
     """The agent's reply and its consequences.

@@ -39,40 +39,34 @@ def test_lines_with_calls_are_limited_in_number():
         parse_function("f(1)\n" * (MAX_CALLS + 1))
 
 
-def test_the_call_is_the_line_that_is_one_and_the_thought_stands_before_it():
-    said = parse_function("The second box is right.\nclick('3')")
-    assert said.thought == "The second box is right."
-    assert said.action == "click('3')"
-    assert said.calls == (ToolCall(name="click", arguments={"0": "3"}),)
-
-
-def test_arguments_are_read_by_place_and_by_name():
-    said = parse_function('fill(3, text="it\'s")')
-    assert said.calls[0].arguments == {"0": 3, "text": "it's"}
-    assert parse_function("select_option('1', ['a', 'b'])").calls[0].arguments == {"0": "1", "1": ["a", "b"]}
-    assert parse_function("mouse_click(-3, 4.5)").calls[0].arguments == {"0": -3, "1": 4.5}
+@pytest.mark.parametrize(
+    ("reply", "thought", "action"),
+    [
+        ("The second box is right.\nclick('3')", "The second box is right.", "click('3')"),
+        ("```python\nclick('3')\n```", "", "click('3')"),
+        ("`click('3')`", "", "click('3')"),
+        ("```\nclick('3')```", "", "click('3')"),
+        ("  click( '3' )  ", "", "click('3')"),
+        ("I could use click('1') here, but\nclick('2')", "I could use click('1') here, but", "click('2')"),
+        ("<think>\nclick('1')\n</think>\nclick('2')", "", "click('2')"),
+        ("click('2')\nThat should do it.", "", "click('2')"),
+    ],
+)
+def test_the_call_is_the_line_that_is_one_and_the_thought_stands_before_it(reply: str, thought: str, action: str):
+    said = parse_function(reply)
+    assert (said.thought, said.action) == (thought, action)
 
 
 @pytest.mark.parametrize(
-    "reply", ["```python\nclick('3')\n```", "`click('3')`", "```\nclick('3')```", "  click( '3' )  "]
+    ("written", "arguments"),
+    [
+        ('fill(3, text="it\'s")', {"0": 3, "text": "it's"}),
+        ("select_option('1', ['a', 'b'])", {"0": "1", "1": ["a", "b"]}),
+        ("mouse_click(-3, 4.5)", {"0": -3, "1": 4.5}),
+    ],
 )
-def test_code_fences_are_no_part_of_the_call(reply):
-    said = parse_function(reply)
-    assert said.action == "click('3')" and said.thought == ""
-
-
-def test_a_call_mentioned_inside_a_sentence_is_not_one():
-    said = parse_function("I could use click('1') here, but\nclick('2')")
-    assert said.action == "click('2')"
-
-
-def test_thinking_aloud_calls_nothing():
-    said = parse_function("<think>\nclick('1')\n</think>\nclick('2')")
-    assert said.action == "click('2')" and said.thought == ""
-
-
-def test_what_follows_the_call_does_not_matter():
-    assert parse_function("click('2')\nThat should do it.").action == "click('2')"
+def test_arguments_are_read_by_place_and_by_name(written: str, arguments: dict):
+    assert parse_function(written).calls == (ToolCall(name=written.partition("(")[0], arguments=arguments),)
 
 
 @pytest.mark.parametrize(
@@ -89,9 +83,10 @@ def test_what_is_no_call_is_malformed(reply):
         parse_function(reply)
 
 
-def test_two_calls_are_malformed():
-    with pytest.raises(MalformedError, match="2 actions; take one at a time"):
-        parse_function("click('1')\nclick('2')")
+def test_two_actions_are_malformed():
+    for parse, two in ((parse_function, "click('1')\nclick('2')"), (parse_command, "action: WAIT()\naction: WAIT()")):
+        with pytest.raises(MalformedError, match="2 actions; take one at a time"):
+            parse(two)
 
 
 def test_a_written_function_reads_back():
@@ -103,8 +98,10 @@ def test_a_written_function_reads_back():
     assert write("wait()") == "wait()"
 
 
-def test_the_prompts_example_is_a_call():
+def test_the_examples_of_the_prompts_are_in_the_form():
     assert parse_function(FUNCTION_PROMPT.partition("example: ")[2]).action == "click('3')"
+    assert parse_command(COMMAND_PROMPT.partition("\n")[2]).action == 'CLICK(selector="#ok")'
+    assert parse_line(LINE_PROMPT.partition("\n")[2]).action == "go to shelf 1"
 
 
 @pytest.mark.parametrize("number", ["0x" + "f" * 5000, "1e400", "-1e400", "[0x" + "f" * 5000 + "]"])
@@ -124,13 +121,8 @@ def test_thought_and_command_are_read():
     ["Action: click(selector='#a')", "thought:\nACTION : `CLICK(selector='#a')`", 'x\naction:CLICK(selector="#a")'],
 )
 def test_case_quotes_and_fences_do_not_matter(reply):
-    said = parse_command(reply)
+    said = parse_command(f"<think>action: WAIT()</think>{reply}")
     assert said.action == 'CLICK(selector="#a")' and said.calls[0].name == "click"
-
-
-def test_thinking_aloud_commands_nothing():
-    said = parse_command('<think>action: WAIT()</think>thought: x\naction: PRESS(key="Enter")')
-    assert said.action == 'PRESS(key="Enter")' and said.thought == "x"
 
 
 @pytest.mark.parametrize("reply", ["", "thought: only", "CLICK(selector='#a')", "the action: is CLICK()"])
@@ -145,11 +137,6 @@ def test_an_action_that_is_no_command_is_malformed(written):
         parse_command(f"thought: x\naction: {written}")
 
 
-def test_two_commands_are_malformed():
-    with pytest.raises(MalformedError, match="2 actions"):
-        parse_command("action: WAIT()\naction: WAIT()")
-
-
 def test_a_written_command_reads_back():
     call = ToolCall(name="fill", arguments={"selector": "#a", "text": 'say "é"\n'})
     reply = write_command(command_text(call), "Because.")
@@ -157,10 +144,6 @@ def test_a_written_command_reads_back():
     said = parse_command(reply)
     assert said.calls == (call,) and said.thought == "Because."
     assert write_command(said.action, said.thought) == reply
-
-
-def test_the_prompts_example_is_a_command():
-    assert parse_command(COMMAND_PROMPT.partition("\n")[2]).action == 'CLICK(selector="#ok")'
 
 
 @pytest.mark.parametrize(
@@ -229,10 +212,6 @@ def test_a_line_of_many_tags_takes_linear_time():
 def test_a_reply_is_written_in_two_lines_or_one():
     assert write_line("look", "I look\n around. ") == "THOUGHT: I look around.\nACTION: look"
     assert write_line("look") == "ACTION: look"
-
-
-def test_the_example_of_the_prompt_is_in_the_form():
-    assert parse_line(LINE_PROMPT.split("\n", 1)[1]).action == "go to shelf 1"
 
 
 words = st.text(alphabet="abc 12.,é", min_size=1).filter(str.strip)

@@ -2,7 +2,6 @@
 
 import asyncio
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
@@ -74,23 +73,3 @@ def test_hermes_calls_stay_text(families: dict[str, ChatTemplate]):
     text = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
     for template in (families["qwen3"], families["chatml"]):
         assert read_reply(template, text, place=0) == Message(role="assistant", content=text)
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_a_stream_stops_before_a_call(name: str, families: dict[str, ChatTemplate]):
-    template = families[name]
-    marked = {"llama3.1": "I look. <|python_tag|>"}.get(name, "I look. ") + CALLS[name]
-
-    class Streaming(Scripted):
-        streams = True
-
-        async def generate(self, *given: Any, on_tokens: Any, **asked: Any) -> Any:
-            drawn = await super().generate(*given, **asked)
-            for token in drawn.completion_ids:
-                on_tokens([token])
-            return drawn
-
-    heard: list[str] = []
-    engine = TemplateEngine(Streaming(ids_of(template, marked)), template, SamplingConfig())
-    asyncio.run(engine.open("e", seed=0).answer([user("x")], [TOOL], on_text=heard.append))
-    assert "".join(heard) == "I look."

@@ -59,32 +59,22 @@ def test_a_template_that_does_not_end_is_told(tmp_path: Path, monkeypatch: pytes
         load_template(with_template(tmp_path, rounds))
 
 
-def test_a_prompt_is_what_inference_would_see(family: str, template: ChatTemplate):
-    start, turns = household()
-    for count in range(len(turns)):
-        messages = conversation(start, turns[:count])
-        spoken, _ = template.speak(messages, [])
-        expected = template.tokenizer.apply_chat_template(spoken, add_generation_prompt=True, return_dict=False)
-        assert template.encode_prompt(template.prompt(messages, [])) == list(expected)
-
-
 def test_a_plain_reply_is_answered_to_the_letter(family: str, template: ChatTemplate):
     reply = assistant("  THOUGHT: two  spaces.\n\nACTION: look ")
     assert template.answer([user("Hi")], reply, []) == "  THOUGHT: two  spaces.\n\nACTION: look "
 
 
-def test_qwen3_writes_tool_calls_without_an_empty_think_block(templates: dict[str, ChatTemplate]):
-    text = templates["qwen3"].answer([user("Find it")], calling("I search."), [SEARCH])
-    assert text == 'I search.\n<tool_call>\n{"name": "search", "arguments": {"word": "bough"}}\n</tool_call>'
+HERMES = '<tool_call>\n{"name": "search", "arguments": {"word": "bough"}}\n</tool_call>'
 
 
-def test_qwen3_writes_reasoning_in_a_think_block(templates: dict[str, ChatTemplate]):
-    reply = assistant("ACTION: look", reasoning="What is here?")
-    assert templates["qwen3"].answer([user("Go")], reply, []) == "<think>\nWhat is here?\n</think>\n\nACTION: look"
-
-
-def test_mistral_writes_tool_calls_in_its_own_way(templates: dict[str, ChatTemplate]):
-    text = templates["mistral"].answer([user("Find it")], calling(), [SEARCH])
+def test_tool_calls_and_reasoning_are_written_as_the_template_does(templates: dict[str, ChatTemplate]):
+    qwen3, mistral = templates["qwen3"], templates["mistral"]
+    assert qwen3.answer([user("Find it")], calling("I search."), [SEARCH]) == f"I search.\n{HERMES}"
+    thinking = assistant("ACTION: look", reasoning="What is here?")
+    assert qwen3.answer([user("Go")], thinking, []) == "<think>\nWhat is here?\n</think>\n\nACTION: look"
+    asked = Message(role="user", content="Where to?", hint=" Left or right.")
+    assert qwen3.answer([asked], thinking, []) == "<think>\nWhat is here?\n</think>\n\nACTION: look"
+    text = mistral.answer([user("Find it")], calling(), [SEARCH])
     assert text == '[TOOL_CALLS][{"name": "search", "arguments": {"word": "bough"}, "id": "abcdefghi"}]'
 
 
@@ -98,7 +88,7 @@ def test_a_template_without_tools_speaks_hermes(name: str, templates: dict[str, 
     ]
     prompt = template.prompt(messages, [SEARCH])
     assert '"name": "search"' in prompt
-    assert '<tool_call>\n{"name": "search", "arguments": {"word": "bough"}}\n</tool_call>' in prompt
+    assert HERMES in prompt
     assert "<tool_response>\na branch\n</tool_response>" in prompt
 
 
@@ -119,21 +109,15 @@ def test_a_conversation_the_template_refuses_is_a_row_error(templates: dict[str,
     assert error.value.reason == "template_refused"
 
 
-def test_a_model_without_a_template_is_told_the_remedy():
-    tokenizer = tokenizer_of("chatml")
-    tokenizer.chat_template = None
-    with pytest.raises(InputError, match="--chat-template"):
-        ChatTemplate(tokenizer, "base-model")
-
-
 @pytest.mark.parametrize(
     ("jinja", "complaint"),
     [
         ("{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}", "no end-of-turn"),
         ("{% for m in messages %}{{ m['role'] }}{% endfor %}", "does not render an assistant"),
+        (None, "--chat-template"),
     ],
 )
-def test_a_template_that_ends_no_turn_is_refused(jinja: str, complaint: str):
+def test_a_template_that_is_absent_or_ends_no_turn_is_refused(jinja: str | None, complaint: str):
     tokenizer = tokenizer_of("chatml")
     tokenizer.chat_template = jinja
     with pytest.raises(InputError, match=complaint):
@@ -154,12 +138,6 @@ def test_a_hint_is_said_only_while_its_message_is_the_newest(template: ChatTempl
     assert "AVAILABLE ACTIONS: left, right" in template.prompt([asked], [])
     later = template.prompt([asked, reply, Message(role="user", content="And now?")], [])
     assert "Where to?" in later and "AVAILABLE" not in later
-
-
-def test_a_hint_stays_in_front_of_a_reply_whose_text_the_template_writes(templates: dict[str, ChatTemplate]):
-    asked = Message(role="user", content="Where to?", hint=" Left or right.")
-    reply = Message(role="assistant", reasoning="Hm.", content="left")
-    assert templates["qwen3"].answer([asked], reply, []) == "<think>\nHm.\n</think>\n\nleft"
 
 
 @pytest.mark.parametrize(
@@ -185,19 +163,8 @@ def test_a_template_is_a_regular_file(tmp_path: Path):
 
 
 TEXT_PIECES = [
-    "<|im_start|>",
-    "<|im_end|>",
-    "\n",
-    " ",
-    "  ",
-    "user",
-    "go to shelf 1",
-    "é",
-    "<|im_",
-    "end|>",
-    "\n\n",
-    "12",
-]
+    "<|im_start|>", "<|im_end|>", "\n", " ", "  ", "user", "go to shelf 1", "é", "<|im_", "end|>", "\n\n", "12",
+]  # fmt: skip
 
 
 @given(st.lists(st.lists(st.sampled_from(TEXT_PIECES), max_size=12).map("".join), min_size=1, max_size=5))
@@ -230,13 +197,6 @@ def test_only_what_is_new_is_encoded():
     assert seen == ["<|im_end|>\n<|im_start|>assistant\n"]
 
 
-def test_a_control_token_that_is_no_longer_there_cuts_nothing():
-    tokenizer = template_of("chatml").tokenizer
-    encoder = Encoder(ControlTokens(tokenizer))
-    for text in ["<|im_start|>go <|im_end|>", "<|im_start|>go <|im_", "<|im_start|>go <|im_end|>"]:
-        assert encoder.encode(text) == tokenizer(text, add_special_tokens=False)["input_ids"]
-
-
 CALL = Message(role="assistant", content="I look.", tool_calls=[ToolCall(name="search", arguments={"word": "été"})])
 
 
@@ -245,12 +205,9 @@ def result(text: str) -> Message:
 
 
 def test_a_reply_with_tool_calls_is_hermes_text():
-    assert reply_text(CALL) == ('I look.\n<tool_call>\n{"name": "search", "arguments": {"word": "été"}}\n</tool_call>')
-
-
-def test_a_reply_of_tool_calls_alone_begins_with_the_first():
-    bare = CALL.model_copy(update={"content": ""})
-    assert reply_text(bare).startswith("<tool_call>")
+    call = '<tool_call>\n{"name": "search", "arguments": {"word": "été"}}\n</tool_call>'
+    assert reply_text(CALL) == f"I look.\n{call}"
+    assert reply_text(CALL.model_copy(update={"content": ""})) == call
 
 
 def test_neighbouring_results_share_one_user_message():
@@ -276,12 +233,7 @@ def test_signatures_join_the_system_message_or_become_one():
     assert [message.role for message in without] == ["system", "user"]
 
 
-def test_a_conversation_without_tools_stays_as_it_is():
+def test_without_tools_or_system_a_conversation_stays_and_a_lone_system_message_becomes_the_users():
     messages = [Message(role="user", content="Hi"), Message(role="assistant", content="Hello")]
-    assert without_tools(messages, []) == messages
-    assert without_system(messages) == messages
-
-
-def test_a_system_message_with_no_user_behind_it_becomes_one():
-    messages = [Message(role="system", content="Be brief.")]
-    assert without_system(messages) == [Message(role="user", content="Be brief.")]
+    assert without_tools(messages, []) == messages == without_system(messages)
+    assert without_system([Message(role="system", content="Be brief.")]) == [Message(role="user", content="Be brief.")]

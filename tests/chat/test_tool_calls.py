@@ -28,23 +28,16 @@ def test_a_call_is_read_with_the_text_around_it_as_thought():
     assert said.action == '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>'
 
 
-def test_several_calls_come_in_their_order():
-    said = parse("".join(call_text(ToolCall(name=name)) for name in "abc"))
-    assert [call.name for call in said.calls] == ["a", "b", "c"] and said.thought == ""
-
-
 def test_what_is_written_reads_back():
     reply = write(call_text(CALL), "I compute.")
     said = parse(reply)
     assert said.calls == (CALL,) and said.thought == "I compute."
     assert write(said.action, said.thought) == reply
     assert "é" in reply
-
-
-def test_a_reply_without_a_call_is_an_answer():
+    message = Message(role="assistant", content="I compute.", tool_calls=[CALL])
+    assert parse(reply_text(message)).calls == (CALL,)
     said = parse("  The answer is \\boxed{4}. ")
     assert (said.action, said.calls, said.thought) == ("The answer is \\boxed{4}.", (), "")
-    assert write(said.action) == said.action
 
 
 def test_thinking_aloud_calls_nothing():
@@ -59,10 +52,6 @@ def test_lines_may_break_inside_a_string_and_arguments_may_be_text():
     assert said.calls[0].arguments == {"code": "a\nb"}
     text = json.dumps({"name": "f", "arguments": json.dumps({"x": 1})})
     assert parse(f"<tool_call>{text}</tool_call>").calls[0].arguments == {"x": 1}
-
-
-def test_a_call_may_go_without_arguments():
-    assert parse('<tool_call>{"name": "f"}</tool_call>').calls == (ToolCall(name="f"),)
 
 
 @pytest.mark.parametrize(
@@ -94,24 +83,16 @@ def test_a_broken_call_is_told_what_is_wrong_and_how_it_is_done(reply: str, wron
     assert wrong in str(error.value) and str(error.value).endswith(PROMPT)
 
 
-def test_a_message_with_calls_is_written_as_text():
-    reply = Message(role="assistant", content="I compute.", tool_calls=[CALL])
-    assert parse(reply_text(reply)).calls == (CALL,)
-    assert reply_text(Message(role="assistant", content="4")) == "4"
-
-
 def test_calls_are_limited_in_number():
     call = '<tool_call>{"name": "f"}</tool_call>'
-    assert len(parse(call * MAX_CALLS).calls) == MAX_CALLS
-    with pytest.raises(MalformedError, match="more than 100 tool calls"):
-        parse(call * (MAX_CALLS + 1))
+    assert parse(call * MAX_CALLS).calls == (ToolCall(name="f"),) * MAX_CALLS
+    as_data = Reply.of(Message(role="assistant", tool_calls=[ADD] * (MAX_CALLS + 1)))
+    for read in (lambda: parse(call * (MAX_CALLS + 1)), lambda: as_data.tool_calls):
+        with pytest.raises(MalformedError, match="more than 100 tool calls"):
+            read()
 
 
 ADD = ToolCall(name="add", arguments={"a": 1}, id="call_7")
-
-
-def test_a_reply_is_text():
-    assert Reply.of("Hello.") == "Hello." and Reply.of("Hello.").tool_calls == ()
 
 
 def test_calls_that_came_as_data_are_not_parsed_again(monkeypatch: pytest.MonkeyPatch):
@@ -119,17 +100,14 @@ def test_calls_that_came_as_data_are_not_parsed_again(monkeypatch: pytest.Monkey
     reply = Reply.of(Message(role="assistant", content="I add.", tool_calls=[ADD]))
     assert reply.tool_calls == (ADD,) and reply.parsed.thought == "I add."
     assert reply == f"I add.\n{call_text(ADD)}", "a text environment reads the same"
+    assert Reply.of(reply) is reply
 
 
 def test_calls_that_came_as_text_are_parsed():
+    assert Reply.of("Hello.") == "Hello." and Reply.of("Hello.").tool_calls == ()
     assert Reply.of(call_text(ADD)).tool_calls == (ADD.model_copy(update={"id": None}),)
     with pytest.raises(MalformedError):
         _ = Reply.of("<tool_call>{").tool_calls
-
-
-def test_a_reply_stays_what_it_is():
-    reply = Reply.of(Message(role="assistant", tool_calls=[ADD]))
-    assert Reply.of(reply) is reply
 
 
 @pytest.mark.parametrize("value", [float("nan"), [float("inf")], "\ud800", {"\ud800": 1}])
@@ -137,12 +115,6 @@ def test_data_that_is_not_json_is_malformed_as_it_is_in_text(value: object):
     call = ToolCall.model_validate({"name": "add", "arguments": {"a": value}})
     with pytest.raises(MalformedError, match="not JSON"):
         _ = Reply.of(Message(role="assistant", tool_calls=[call])).tool_calls
-
-
-def test_calls_as_data_are_limited_in_number_as_in_text():
-    assert len(Reply.of(Message(role="assistant", tool_calls=[ADD] * 100)).tool_calls) == 100
-    with pytest.raises(MalformedError, match="more than 100 tool calls"):
-        _ = Reply.of(Message(role="assistant", tool_calls=[ADD] * 101)).tool_calls
 
 
 def test_a_call_that_json_cannot_carry_is_malformed_and_not_an_error_of_the_toolkit():

@@ -72,16 +72,6 @@ def test_an_answer_that_was_cut_off_when_sampled_is_a_failure(tmp_path: Path, ca
     assert "FAIL answer cut off: 1 recorded answer does not end with <|im_end|>" in capsys.readouterr().out
 
 
-def test_pad_as_end_of_turn_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    from bough.models.resolve import load_tokenizer
-
-    tokenizer = load_tokenizer("tiny")
-    tokenizer.pad_token = tokenizer.eos_token
-    tokenizer.save_pretrained(tmp_path / "model")
-    assert main(["doctor", HOUSEHOLD, "--model", str(tmp_path / "model"), "--samples", "0"]) == 0
-    assert "WARN pad = eos" in capsys.readouterr().out
-
-
 def test_a_model_without_a_template_is_an_input_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     from bough.models.resolve import load_tokenizer
 

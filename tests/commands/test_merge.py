@@ -2,17 +2,18 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from gguf import GGUFReader, LlamaFileType
+from packaging.version import Version
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 import bough
 from bough.cli import main
 from bough.models.resolve import load_tokenizer
 from bough.policy.adapters import Lora
+from bough.policy.load import save_policy
 from bough.policy.policy import Policy
-from bough.policy.save import save_policy
 from tests.blocks import ROOT
-from tests.models.gguf_samples import needs_a_reader_of_tokenizers
 
 IDS = torch.tensor([[5, 6, 7, 8]])
 
@@ -38,7 +39,11 @@ def test_a_merged_model_is_plain_and_computes_the_same(tmp_path: Path, capsys: p
     assert "exists" in capsys.readouterr().err
 
 
-@needs_a_reader_of_tokenizers
+# What is wrong there is the reading, not the file.
+@pytest.mark.skipif(
+    Version(transformers.__version__) < Version("5.19"),
+    reason="transformers before 5.19 reads the tokenizer of a GGUF file wrongly",
+)
 def test_a_merged_gguf_file_computes_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     policy = save_adapter("tiny", tmp_path / "adapter")
     command = ["merge", str(tmp_path / "adapter"), "-o", str(tmp_path / "new" / "model.gguf"), "--gguf-type", "f32"]

@@ -77,18 +77,16 @@ def test_a_problem_with_a_flag_is_spelt_as_a_flag(tmp_path: Path):
     ]
 
 
-def test_a_rule_of_our_own_is_quoted(tmp_path: Path):
-    assert problems("train_file: a\nepochs: 4\n", tmp_path) == ["run.yaml:2: epochs is 4; four is not allowed"]
-
-
-def test_a_problem_inside_a_list_says_where(tmp_path: Path):
-    assert problems("train_file: a\ntargets: [q, 7]\n", tmp_path) == ["run.yaml:2: targets[1] is 7; it must be text"]
-
-
-def test_a_key_set_twice_is_a_problem(tmp_path: Path):
-    assert problems("train_file: a\nepochs: 1\nepochs: 2\n", tmp_path) == [
-        "run.yaml:3: epochs is set twice; the first is on line 2"
-    ]
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("epochs: 4", "run.yaml:2: epochs is 4; four is not allowed"),
+        ("targets: [q, 7]", "run.yaml:2: targets[1] is 7; it must be text"),
+        ("epochs: 1\nepochs: 2", "run.yaml:3: epochs is set twice; the first is on line 2"),
+    ],
+)
+def test_own_rules_places_in_lists_and_repeated_keys_are_named(tmp_path: Path, line: str, said: str):
+    assert problems(f"train_file: a\n{line}\n", tmp_path) == [said]
 
 
 def test_python_arguments_are_checked_the_same_way():

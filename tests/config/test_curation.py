@@ -20,7 +20,6 @@ def test_caps_and_shares_are_words_or_mappings():
         (PairsConfig, {"shares": ["loop=1.5"]}),
         (PairsConfig, {"shares": ["loop=0"]}),
         (PairsConfig, {"kinds": ["episodes"]}),
-        (PairsConfig, {"certainty": "0.5"}),
         (DemosConfig, {"per_task": "0"}),
         (GroupsConfig, {"size": "1"}),
     ],

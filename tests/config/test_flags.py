@@ -64,14 +64,12 @@ def test_unknown_flags_and_bad_values_are_reported_together():
     ]
 
 
-def test_a_flag_without_its_value_is_an_input_error():
-    with pytest.raises(InputError, match="expected one argument"):
-        parse("a.jsonl", "--limit")
-
-
-def test_a_stray_word_is_an_input_error():
-    with pytest.raises(InputError, match=r"unexpected argument 'b\.jsonl'"):
-        parse("a.jsonl", "b.jsonl")
+@pytest.mark.parametrize(
+    ("words", "said"), [(["--limit"], "expected one argument"), (["b.jsonl"], r"unexpected argument 'b\.jsonl'")]
+)
+def test_a_flag_without_its_value_and_a_stray_word_are_input_errors(words: list[str], said: str):
+    with pytest.raises(InputError, match=said):
+        parse("a.jsonl", *words)
 
 
 def test_help_teaches_defaults_choices_and_where_a_flag_belongs():

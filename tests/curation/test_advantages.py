@@ -37,29 +37,27 @@ def test_the_advantages_of_a_groups_turns_are_normalised_unless_asked_otherwise(
     assert call_advantages(group, normalise=False) == [[0.5], [-0.5]]
 
 
-def test_an_unscored_attempt_is_no_zero_and_stays_out_of_the_baseline():
-    assert group_advantages([1.0, None, 0.0], normalise=False).values == [0.5, None, -0.5]
-
-
-@pytest.mark.parametrize("rewards", [[], [None, None], [1.0], [None, 1.0, None]])
-def test_a_group_with_fewer_than_two_scored_attempts_is_dropped(rewards):
-    assert group_advantages(rewards) == ([None] * len(rewards), "too_few_scored")
-
-
 @pytest.mark.parametrize("normalise", [True, False])
-def test_a_group_of_equal_rewards_is_dropped(normalise):
-    assert group_advantages([0.5, None, 0.5], normalise=normalise) == ([0.0, None, 0.0], "zero_variance")
-    assert group_advantages([0.0, 0.0], normalise=normalise).dropped == "zero_variance"
+@pytest.mark.parametrize(
+    ("rewards", "values", "dropped"),
+    [
+        ([], [], "too_few_scored"),
+        ([None, None], [None, None], "too_few_scored"),
+        ([None, 1.0, None], [None] * 3, "too_few_scored"),
+        ([0.5, None, 0.5], [0.0, None, 0.0], "zero_variance"),
+        ([0.0, 0.0], [0.0, 0.0], "zero_variance"),
+        ([0.1 + 0.2, 0.3], [0.0, 0.0], "zero_variance"),  # rounding is no difference
+        ([1e6 + 1e-9, 1e6], [0.0, 0.0], "zero_variance"),
+        ([5e-324, 0.0], [0.0, 0.0], "zero_variance"),  # too small to divide by
+    ],
+)
+def test_a_group_without_anything_to_compare_is_dropped(rewards, values, dropped, normalise):
+    assert group_advantages(rewards, normalise=normalise) == (values, dropped)
 
 
-def test_rounding_is_not_taken_for_a_difference():
-    assert group_advantages([0.1 + 0.2, 0.3]).dropped == "zero_variance"
-    assert group_advantages([1e6 + 1e-9, 1e6]).dropped == "zero_variance"
+def test_an_unscored_attempt_stays_out_of_the_baseline_and_small_rewards_count():
+    assert group_advantages([1.0, None, 0.0], normalise=False).values == [0.5, None, -0.5]
     assert group_advantages([1e-9, 2e-9]).dropped is None
-
-
-def test_rewards_too_small_to_divide_by_are_equal():
-    assert group_advantages([5e-324, 0.0]).dropped == "zero_variance"
 
 
 @settings(deadline=None, max_examples=50)
@@ -75,34 +73,22 @@ def test_normalised_advantages_have_mean_zero_deviation_one_and_the_rewards_orde
     assert kept == sorted(kept)
 
 
-def test_a_good_attempts_better_steps_get_more_of_its_advantage():
-    assert step_advantages(2.0, [1.0, 3.0]) == [1.0, 3.0]
-    assert step_advantages(2.0, [1.0, 3.0], "seed") == [1.0, 3.0]
-
-
-def test_a_bad_attempts_better_steps_are_punished_less():
-    assert step_advantages(-2.0, [1.0, 3.0]) == [-3.0, -1.0]
-
-
-def test_the_seeds_formula_punishes_the_better_step_more():
-    assert step_advantages(-2.0, [1.0, 3.0], "seed") == [-1.0, -3.0]
-
-
-def test_one_outstanding_step_gets_at_most_twice_the_advantage():
-    # d = [3, −1, −1, −1], so g = [1, −1/3, −1/3, −1/3]
-    assert step_advantages(3.0, [1.0, 0.0, 0.0, 0.0]) == pytest.approx([6.0, 2.0, 2.0, 2.0])
-    assert step_advantages(-3.0, [1.0, 0.0, 0.0, 0.0]) == pytest.approx([0.0, -4.0, -4.0, -4.0])
-    assert step_advantages(3.0, [1.0, 0.0, 0.0, 0.0], "seed") == pytest.approx([12.0, 0.0, 0.0, 0.0])
-
-
-def test_negative_step_rewards_keep_their_order():
-    assert step_advantages(1.0, [-3.0, -1.0]) == [0.5, 1.5]
-    assert step_advantages(-1.0, [-3.0, -1.0]) == [-1.5, -0.5]
-    assert step_advantages(1.0, [-1.0, 1.0]) == [0.0, 2.0]
-
-
-def test_the_seeds_formula_with_a_mean_of_zero_gives_every_step_the_advantage():
-    assert step_advantages(2.0, [-1.0, 1.0], "seed") == [2.0, 2.0]
+@pytest.mark.parametrize(
+    ("advantage", "rewards", "bounded", "seed"),
+    [
+        (2.0, [1.0, 3.0], [1.0, 3.0], [1.0, 3.0]),
+        (-2.0, [1.0, 3.0], [-3.0, -1.0], [-1.0, -3.0]),  # the seed's formula punishes the better step more
+        # d = [3, −1, −1, −1], so g = [1, −1/3, −1/3, −1/3]: at most twice the advantage
+        (3.0, [1.0, 0.0, 0.0, 0.0], [6.0, 2.0, 2.0, 2.0], [12.0, 0.0, 0.0, 0.0]),
+        (-3.0, [1.0, 0.0, 0.0, 0.0], [0.0, -4.0, -4.0, -4.0], [-12.0, 0.0, 0.0, 0.0]),
+        (1.0, [-3.0, -1.0], [0.5, 1.5], [1.5, 0.5]),
+        (-1.0, [-3.0, -1.0], [-1.5, -0.5], [-1.5, -0.5]),
+        (2.0, [-1.0, 1.0], [0.0, 4.0], [2.0, 2.0]),  # the seed's formula with a mean of 0: the advantage for each
+    ],
+)
+def test_steps_share_an_advantage_by_their_rewards(advantage, rewards, bounded, seed):
+    assert step_advantages(advantage, rewards) == pytest.approx(bounded)
+    assert step_advantages(advantage, rewards, "seed") == pytest.approx(seed)
 
 
 @pytest.mark.parametrize("formula", ["bounded", "seed"])
@@ -121,24 +107,15 @@ def test_the_smallest_and_largest_rewards_do_not_break_the_means():
     assert step_advantages(1.0, [1.7e308, 1.7e308]) == [1.0, 1.0]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=100)
 @given(ADVANTAGE, STEPS)
-def test_a_better_step_never_has_a_lower_advantage(advantage, rewards):
-    pairs = sorted(zip(rewards, step_advantages(advantage, rewards), strict=True))
+def test_steps_keep_the_order_and_the_mean_and_lie_between_nothing_and_twice_the_advantage(advantage, rewards):
+    values = step_advantages(advantage, rewards)
+    pairs = sorted(zip(rewards, values, strict=True))
     assert [a for _, a in pairs] == sorted(a for _, a in pairs)
-
-
-@settings(deadline=None, max_examples=50)
-@given(ADVANTAGE, STEPS)
-def test_the_steps_average_the_attempts_advantage(advantage, rewards):
-    assert fmean(step_advantages(advantage, rewards)) == pytest.approx(advantage, rel=1e-9, abs=1e-9)
-
-
-@settings(deadline=None, max_examples=50)
-@given(ADVANTAGE, STEPS)
-def test_every_step_lies_between_nothing_and_twice_the_advantage(advantage, rewards):
+    assert fmean(values) == pytest.approx(advantage, rel=1e-9, abs=1e-9)
     low, high = sorted((0.0, 2 * advantage))
-    assert all(low <= value <= high for value in step_advantages(advantage, rewards))
+    assert all(low <= value <= high for value in values)
 
 
 @settings(deadline=None, max_examples=50)
@@ -170,17 +147,16 @@ def test_turn_advantages_compare_returns_to_go_at_the_same_turn():
     assert dropped is None
 
 
-def test_later_rewards_are_discounted():
-    # returns to go: [0.5, 1] and [0, 0]
-    assert turn_advantages([[0.0, 1.0], [0.0, 0.0]], discount=0.5, normalise=False).values == [
-        [0.25, 0.5],
-        [-0.25, -0.5],
-    ]
-
-
-def test_a_turn_that_one_attempt_reaches_alone_is_compared_with_the_whole_group():
-    # returns to go: [1] and [0, 0, 0]; the baseline of turns 2 and 3 is (1 + 0 + 0 + 0) / 4
-    assert turn_advantages([[1.0], [0.0, 0.0, 0.0]], normalise=False).values == [[0.5], [-0.5, -0.25, -0.25]]
+@pytest.mark.parametrize(
+    ("rewards", "discount", "values"),
+    [
+        ([[0.0, 1.0], [0.0, 0.0]], 0.5, [[0.25, 0.5], [-0.25, -0.5]]),  # returns to go: [0.5, 1] and [0, 0]
+        # Returns to go: [1] and [0, 0, 0]; the baseline of turns 2 and 3 is (1 + 0 + 0 + 0) / 4.
+        ([[1.0], [0.0, 0.0, 0.0]], 1.0, [[0.5], [-0.5, -0.25, -0.25]]),
+    ],
+)
+def test_later_rewards_are_discounted_and_a_lone_turn_is_compared_with_the_group(rewards, discount, values):
+    assert turn_advantages(rewards, discount=discount, normalise=False).values == values
 
 
 def test_one_scale_serves_all_turns_of_a_group():

@@ -9,7 +9,7 @@ import pytest
 
 from bough.chat.tool_calls import Reply
 from bough.config.groups import LimitsConfig
-from bough.curation.corrections import ACCEPTED, DIFFERENT, SAME, CorrectionsConfig, CorrectionWork, Label, _times
+from bough.curation.corrections import ACCEPTED, DIFFERENT, SAME, CorrectionsConfig, CorrectionWork
 from bough.curation.curate import Curated, curate_corrections
 from bough.curation.source import SourcedTrajectory
 from bough.engines.base import Answer, ContextFullError
@@ -148,17 +148,17 @@ def test_the_expert_labels_the_states_the_agent_got_into():
     assert record.info["rule"] == "correction" and record.info["by"] == "expert"
 
 
-def test_a_turn_without_advice_has_no_label_and_is_counted():
-    found = corrected(counted("5", "1", "2", "7"), environment="tests.environments.worlds:Unsure")
-    [record] = found.records
-    assert shown(record) == [("5", "1", True), ("1", None, False), ("2", None, False), ("7", None, False)]
-    assert found.ledgers[1].kept == 1 and found.ledgers[1].dropped == {"same_action": 2, "no_expert": 1}
-
-
-def test_an_empty_reply_of_the_expert_is_not_a_label():
-    found = corrected(counted("5", "1", "7", "8"), environment="tests.curation.test_corrections:Silent")
-    assert shown(found.records[0]) == [("5", "1", True), *((reply, None, False) for reply in "178")]
-    assert found.ledgers[1].dropped == {"same_action": 1, "label_empty": 2}
+@pytest.mark.parametrize(
+    ("environment", "replies", "dropped"),
+    [
+        ("tests.environments.worlds:Unsure", "5127", {"same_action": 2, "no_expert": 1}),
+        (f"{__name__}:Silent", "5178", {"same_action": 1, "label_empty": 2}),
+    ],
+)
+def test_a_turn_without_advice_has_no_label_and_is_counted(environment: str, replies: str, dropped: dict[str, int]):
+    found = corrected(counted(*replies), environment=environment)
+    assert shown(found.records[0]) == [("5", "1", True), *((reply, None, False) for reply in replies[1:])]
+    assert found.ledgers[1].kept == 1 and found.ledgers[1].dropped == dropped
 
 
 def test_what_an_expert_failed_with_is_told_once(caplog: pytest.LogCaptureFixture):
@@ -202,10 +202,12 @@ def test_the_same_action_for_another_reason_is_not_a_difference():
     assert record.turns[0].correction is None and record.turns[1].correction is not None
 
 
-def test_an_agent_that_is_always_right_has_nothing_to_correct():
+def test_an_agent_that_is_always_right_or_accepted_has_nothing_to_correct():
     found = corrected(counted("1", "2", "3"), counted("2", name="two"))
     assert [record.id for record in found.records] == ["two"]
     assert found.ledgers[0].dropped == {"nothing_to_correct": 1}
+    found = corrected(counted("1", "7", "2", "3"), environment=f"{__name__}:Lenient")
+    assert found.records == [] and found.ledgers[0].dropped == {"nothing_to_correct": 1}
 
 
 @pytest.mark.parametrize("environment", ["Lenient", "LenientLater"])
@@ -229,11 +231,6 @@ def test_a_reply_that_the_environment_cannot_read_ends_the_models_labels_of_one_
     assert found.ledgers[1].dropped == {"environment_failed": 5}
 
 
-def test_an_agent_whose_replies_are_all_accepted_has_nothing_to_correct():
-    found = corrected(counted("1", "7", "2", "3"), environment=f"{__name__}:Lenient")
-    assert found.records == [] and found.ledgers[0].dropped == {"nothing_to_correct": 1}
-
-
 @pytest.mark.parametrize(("times", "trained"), [(None, 2), (1, 1), (3, 3), (9, 4)])
 def test_a_label_that_the_agent_ignores_is_trained_a_few_times_in_a_row(times: int | None, trained: int):
     """The label is 1 four times, then 2."""
@@ -245,13 +242,6 @@ def test_a_label_that_the_agent_ignores_is_trained_a_few_times_in_a_row(times: i
     assert found.ledgers[1].dropped == ({"repeated_label": 4 - trained} if trained < 4 else {})
 
 
-def test_a_label_that_comes_back_after_another_counts_anew():
-    work = [Label(Message(role="assistant", content=text), text, same) for text, same in (
-        ("a", False), ("a", False), ("b", False), ("a", False), ("a", True), ("a", False), ("a", False),
-    )]  # fmt: skip
-    assert _times(work) == [1, 2, 1, 1, 2, 1, 2]
-
-
 def test_what_does_not_replay_is_labelled_up_to_there():
     item = counted("1", "5", "2", "9")
     turns = list(item.trajectory.turns)
@@ -261,16 +251,13 @@ def test_what_does_not_replay_is_labelled_up_to_there():
     assert found.ledgers[1].dropped == {"same_action": 1, "cannot_replay": 2}
 
 
-def test_an_environment_that_is_not_known_is_counted():
-    found = corrected(episode("a", "go"), environment=None)
-    assert found.records == [] and found.ledgers[1].dropped == {"environment_unknown": 1}
-
-
 def test_a_model_labels_the_recorded_conversation_without_an_environment():
     engine = Engine(lambda turn: [("look", "stop"), ("<think>Hm.</think>go", "stop")][turn - 1])
     found = corrected(episode("a", "go", "go"), environment=None, by="teacher", agent=ModelAgent(engine))
     assert shown(found.records[0]) == [("go", "look", True), ("go", None, False)], "reasoning is no difference"
     assert [message.content for message in engine.seen[1]] == ["Rules.", "Go.", "go", "ok"], "the agent's own reply"
+    found = corrected(episode("a", "go"), environment=None)
+    assert found.records == [] and found.ledgers[1].dropped == {"environment_unknown": 1}
 
 
 def test_labels_that_cannot_be_trained_are_counted():
@@ -284,9 +271,16 @@ def test_labels_that_cannot_be_trained_are_counted():
     assert found.ledgers[0].dropped == {"no_correction": 1}
 
 
-def test_random_actions_are_no_labels():
-    with pytest.raises(InputError, match="--by random: it cannot label"):
-        corrected(counted("2"), by="random")
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"by": "random"}, "--by random: it cannot label"),
+        ({"mix_share": 0.5}, "--mix-share has nothing to limit: give the files to add with --mix"),
+    ],
+)
+def test_who_cannot_label_and_a_share_of_nothing_are_refused(settings: dict[str, Any], said: str):
+    with pytest.raises(InputError, match=said):
+        corrected(counted("2"), **settings)
 
 
 @pytest.mark.parametrize(("share", "count"), [(None, 9), (0.5, 2), (0.8, 8), (0.99, 9)])
@@ -297,11 +291,6 @@ def test_demonstrations_are_mixed_in_up_to_their_share(share: float | None, coun
     assert all(turn.trained for record in found.records[2:] for turn in record.turns)
     again = corrected(counted("2"), counted("3", name="two"), mixed=expert, mix_share=share)
     assert found.records == again.records, "the sample depends on the seed alone"
-
-
-def test_a_share_of_nothing_is_refused():
-    with pytest.raises(InputError, match="--mix-share has nothing to limit: give the files to add with --mix"):
-        corrected(counted("2"), mix_share=0.5)
 
 
 def test_an_episode_that_two_files_contain_is_mixed_in_once():

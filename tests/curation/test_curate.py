@@ -5,30 +5,29 @@ from pathlib import Path
 
 import pytest
 
-from bough.curation.curate import Curated, curate_pairs
-from bough.curation.pairs import PairWork
+from bough.curation.curate import Curated, curate_pairs, means, scored
 from bough.curation.rounds import PairsConfig
 from bough.errors import InputError
 from bough.ledger import Ledger
 from bough.types import Pair
-from tests.curation.records import episode
+from tests.curation.records import episode, turn
 
 
-def test_pairs_are_written_with_the_ledgers_of_reading_and_mining(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    forgotten: list[PairWork] = []
-    monkeypatch.setattr(PairWork, "forget", lambda self: forgotten.append(self))
+def test_pairs_are_written_with_the_ledgers_of_reading_and_mining(tmp_path: Path):
     config = PairsConfig(file=Path("a"), also=[Path("b")], output=tmp_path / "pairs.jsonl", kinds=["episode"])
     found = curate_pairs(config, lambda _: [episode("good", "x"), episode("bad", "y", success=False)])
     assert found.report == {"reasons": {"success_over_failure": 1}} and found.ledgers[0].kept == found.num_read == 2
-    assert not forgotten, "the journal is needed until the pairs are written"
-    assert found.write(config) == 1 and len(forgotten) == 1
+    assert found.write(config) == 1
     written = json.loads((tmp_path / "pairs.ledger.json").read_text())
     assert written["sources"] == ["a", "b"] and len(written["ledgers"]) == len(found.ledgers)
-
-
-def test_without_records_nothing_counts_as_written(tmp_path: Path):
-    done: list[bool] = []
-    empty = Curated[Pair]([], [Ledger("pairs")], 0, written=lambda: done.append(True))
     with pytest.raises(InputError, match="nothing to write"):
-        empty.write(PairsConfig(file=Path("a"), output=tmp_path / "pairs.jsonl"))
-    assert not done
+        Curated[Pair]([], [Ledger("pairs")], 0).write(config)
+
+
+def test_every_trajectory_gets_its_rewards_and_means_are_over_those_that_have_one():
+    filed = [episode("a", turn("x", progress=0.4), success=False), episode("b", "y", success=False), episode("c", "z")]
+    with_rewards, rubric = scored(filed, {"outcome": 1.0, "progress": 0.5})
+    assert [item.trajectory.rewards["total"] for item in with_rewards] == [0.2, None, 1.5]
+    assert with_rewards[1].place == filed[1].place and rubric.failed == {"progress": 1}
+    assert means(with_rewards, rubric) == {"outcome": 1 / 3, "progress": 0.7, "total": (0.2 + 1.5) / 2}
+    assert means(*scored(filed[1:2], {"progress": 1.0})) == {"progress": None, "total": None}

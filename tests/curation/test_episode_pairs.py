@@ -46,24 +46,22 @@ def test_only_attempts_from_the_same_initial_state_are_compared():
         episode("c", "y", success=False, start=other_start),
     )
     assert pairs == [] and episodes.dropped == {"only_successes": 1, "only_failures": 2}
+    pairs, episodes, _ = mined(episode("s", "a"), episode("u", "b", success=None))
+    assert pairs == [] and episodes.dropped == {"only_successes": 1, "outcome_unknown": 1}
 
 
-def test_the_shortest_success_against_each_failure():
-    attempts = [
-        episode("long", "a", "b", "c"), episode("short", "a", "b"),
-        episode("f1", "p", success=False), episode("f2", "a", "q", success=False),
-    ]  # fmt: skip
-    pairs, episodes, _ = mined(*attempts, match="shortest_success")
-    assert [sides(pair) for pair in pairs] == [("short", "f2"), ("short", "f1")]
-    assert episodes.dropped == {"not_matched": 1}
-
-
-def test_each_success_against_the_failure_that_went_along_longest():
+def test_attempts_are_matched_as_asked():
     attempts = [
         episode("s1", "a", "b", "c"), episode("s2", "p", "c"),
         episode("f1", "p", "q", success=False), episode("f2", "a", "b", "q", success=False),
     ]  # fmt: skip
     assert [sides(pair) for pair in mined(*attempts)[0]] == [("s1", "f2"), ("s2", "f1")]
+    pairs, episodes, _ = mined(*attempts, match="shortest_success")
+    assert [sides(pair) for pair in pairs] == [("s2", "f1"), ("s2", "f2")]
+    assert episodes.dropped == {"not_matched": 1}
+    assert len(mined(*attempts, match="all")[0]) == 4
+    pairs, _, candidates = mined(*attempts, match="all", per_task=3)
+    assert sides(pairs[0]) == ("s1", "f2") and len(pairs) == 3 and candidates.dropped == {"more_than_per_task": 1}
 
 
 def test_of_two_equally_near_failures_the_one_that_got_further_is_nearer():
@@ -73,16 +71,6 @@ def test_of_two_equally_near_failures_the_one_that_got_further_is_nearer():
         episode("f2", "a", turn("r", progress=0.6), success=False),
     ]
     assert [sides(pair) for pair in mined(*attempts)[0]] == [("s", "f2")]
-
-
-def test_all_against_all_up_to_the_cap_the_nearest_first():
-    attempts = [
-        episode("s1", "a", "b"), episode("s2", "c"),
-        episode("f1", "a", "q", success=False), episode("f2", "r", success=False),
-    ]  # fmt: skip
-    pairs, _, candidates = mined(*attempts, match="all", per_task=3)
-    assert sides(pairs[0]) == ("s1", "f1") and len(pairs) == 3 and candidates.dropped == {"more_than_per_task": 1}
-    assert len(mined(*attempts, match="all")[0]) == 4
 
 
 def test_the_cap_is_each_tasks_own():
@@ -129,11 +117,6 @@ def test_the_same_two_ways_make_one_pair():
     attempts = [episode("s", "a"), episode("f1", "b", success=False), episode("f2", "b", success=False)]
     pairs, episodes, candidates = mined(*attempts, match="all")
     assert len(pairs) == 1 and candidates.dropped == {"duplicate": 1} and episodes.dropped == {"not_matched": 1}
-
-
-def test_an_unknown_outcome_is_neither():
-    pairs, episodes, _ = mined(episode("s", "a"), episode("u", "b", success=None))
-    assert pairs == [] and episodes.dropped == {"only_successes": 1, "outcome_unknown": 1}
 
 
 def test_the_margin_is_the_difference_of_the_reward_asked_for():

@@ -5,14 +5,12 @@ from itertools import islice
 from typing import Any
 
 from bough.config.groups import LimitsConfig
-from bough.curation.counterfactual import Miner
 from bough.curation.pairs import failure_pairs
-from bough.curation.rounds import CounterfactualConfig, FailureModesConfig
+from bough.curation.rounds import FailureModesConfig
 from bough.curation.source import SourcedTrajectory
 from bough.environments.base import Environment, MistakeRules
 from bough.environments.mistakes import PLAIN
 from bough.ledger import Ledger
-from bough.rollouts.agents import ExpertAgent
 from bough.rollouts.collect import collect
 from bough.rollouts.episode import play
 from bough.rollouts.runner import LocalRunner, attempts
@@ -39,14 +37,11 @@ def mined(
     *filed: SourcedTrajectory,
     environment_class: type[Environment] | None = Counting,
     rules: MistakeRules = PLAIN,
-    miner: Any = None,
     **settings: Any,
 ) -> tuple[list[Pair], Ledger]:
     ledger = Ledger("mistakes")
     config = FailureModesConfig(**settings)
-    mining = failure_pairs(
-        filed, config, ledger, environment_of=lambda _: environment_class, rules_of=lambda _: rules, miner=miner
-    )
+    mining = failure_pairs(filed, config, ledger, environment_of=lambda _: environment_class, rules_of=lambda _: rules)
     found = asyncio.run(mining)
     assert ledger.kept == len(found)
     return found, ledger
@@ -138,22 +133,6 @@ def test_only_so_many_of_a_reason_from_one_trajectory_and_only_those_that_made_a
     bad = counted("bad", "x", "y", "z", "1", "w")
     pairs, ledger = mined(bad, better=["expert"], reasons=["invalid_action"], per_trajectory=2)
     assert [pair.info["turn"] for pair in pairs] == [0, 1] and ledger.dropped == {"more_than_per_trajectory": 2}
-
-
-def test_a_sample_that_did_better_when_it_was_played_on_is_asked_last():
-    bad = counted("bad", "9")
-    made = []
-
-    async def miner(environment_class: type[Environment]) -> Miner:
-        # From the recorded reply on, the agent has too few turns left; its own first reply is the expert's.
-        made.append(Miner(environment_class, ExpertAgent(), CounterfactualConfig(), LimitsConfig(max_turns=3)))
-        return made[-1]
-
-    [pair], _ = mined(bad, better=["sample"], reasons=["invalid_action"], per_trajectory=1, miner=miner)
-    assert (pair.reason, pair.info["turn"], pair.info["certainty"]) == ("invalid_action", 0, 1.0)
-    assert pair.chosen[0].reply.content == "1" and pair.rejected[0].reply.content == "9"
-    assert pair.info["rejected_was_recorded"] is True and made[0].cost.episodes == 32
-    assert mined(bad, better=["success"], per_trajectory=1, reasons=["invalid_action"], miner=miner)[0] == []
 
 
 def household(tasks: int) -> list[SourcedTrajectory]:

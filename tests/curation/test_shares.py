@@ -1,6 +1,8 @@
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from bough.curation.pairs import balanced
 from bough.ledger import Ledger
 from bough.types import Pair, Task
@@ -23,23 +25,19 @@ def left(given: list[Pair], seed: int = 0, **settings: Any) -> tuple[dict[str | 
     return dict(Counter(pair.reason for pair in found)), ledger
 
 
-def test_without_caps_and_shares_everything_stays():
-    assert left(pairs(loop=3, parting=2))[0] == {"loop": 3, "parting": 2}
-
-
-def test_a_cap_is_a_count():
-    counts, ledger = left(pairs(loop=9, parting=2), caps={"loop": 4})
-    assert counts == {"loop": 4, "parting": 2} and ledger.dropped == {"loop_over_its_cap": 5}
-
-
-def test_a_share_is_of_what_is_left():
-    # Half of the whole for 20 loops beside 6 partings: 6 and 6.
-    counts, ledger = left(pairs(loop=20, parting=6), shares={"loop": 0.5})
-    assert counts == {"loop": 6, "parting": 6} and ledger.dropped == {"loop_over_its_share": 14}
-
-
-def test_a_quarter_beside_nine_others_is_three():
-    assert left(pairs(loop=20, parting=9), shares={"loop": 0.25})[0] == {"loop": 3, "parting": 9}
+@pytest.mark.parametrize(
+    ("settings", "counts", "dropped"),
+    [
+        ({}, {"loop": 20, "parting": 6}, {}),
+        ({"caps": {"loop": 4}}, {"loop": 4, "parting": 6}, {"loop_over_its_cap": 16}),
+        # Half of the whole for 20 loops beside 6 partings: 6 and 6. A quarter beside 6 others is 2.
+        ({"shares": {"loop": 0.5}}, {"loop": 6, "parting": 6}, {"loop_over_its_share": 14}),
+        ({"shares": {"loop": 0.25}}, {"loop": 2, "parting": 6}, {"loop_over_its_share": 18}),
+    ],
+)
+def test_a_cap_is_a_count_and_a_share_is_of_what_is_left(settings: Any, counts: dict, dropped: dict):
+    found, ledger = left(pairs(loop=20, parting=6), **settings)
+    assert found == counts and ledger.dropped == dropped
 
 
 def test_caps_go_before_shares():

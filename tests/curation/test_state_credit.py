@@ -86,16 +86,6 @@ def test_over_the_graph_a_failed_attempts_good_step_is_credited():
     assert by_return[1] == pytest.approx([-1 / 3, -0.5, 0.0])
 
 
-def test_the_best_value_is_the_discounted_distance_to_success():
-    attempts = [
-        [Step("a", 0.0, "b"), Step("b", 0.0, "a"), Step("a", 0.0, "c"), Step("c", 0.0, "d"), Step("d", 1.0, None)],
-        [Step("b", 0.0, "d"), Step("d", 0.0, None)],
-        [Step("x", 0.0, None)],
-    ]
-    values = graph_values(attempts, 0.5, "best")
-    assert values == {"a": 0.25, "b": 0.5, "c": 0.5, "d": 1.0, "x": 0.0}  # d is one step from success
-
-
 def test_values_over_the_graph_are_those_of_dynamic_programming():
     found, truth = graph_values(played(4_000), 1.0), WORLD.values()
     assert [found[str(room)] for room in WORLD.rooms] == pytest.approx(truth, abs=0.03)
@@ -197,7 +187,7 @@ def test_a_turn_outside_the_conversation_is_no_step():
 
 def test_lookahead_stops_where_an_attempt_ends():
     steps = [[Step("a", 0.0, "b"), Step("b", 1.0, None)], None]
-    assert lookahead(steps, 0.5, "mean") == [[0.5, 1.0], None]
+    assert lookahead(steps, 0.5) == [[0.5, 1.0], None]
 
 
 def test_grpo_takes_its_settings():
@@ -206,16 +196,12 @@ def test_grpo_takes_its_settings():
     assert GRPO(GRPOConfig(advantage="state", **more)).advantages(both) == [[0.75, 1.0], [-0.75, -1.0, -0.5]]
     graph = GRPO(GRPOConfig(advantage="graph", attempt_weight=0, state_weight=2, **more)).advantages(both)
     assert graph == [[0.0, 1.0], [0.0, -1.0, 0.0]]
-    best = GRPO(GRPOConfig(advantage="graph", graph_value="best", **more)).advantages(both)
-    assert best == [[0.5, 1.0], [-0.5, -1.0, -0.5]]
 
 
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
         ({"discount": 0.9, "state_weight": 2}, "state_weight, discount needs advantage state or graph"),
-        ({"advantage": "state", "graph_value": "best"}, "graph_value best needs advantage graph"),
-        ({"advantage": "graph", "graph_value": "best", "discount": 1}, "needs a discount below 1"),
         ({"advantage": "state", "attempt_weight": 0, "state_weight": 0}, "every advantage would be 0"),
     ],
 )

@@ -19,7 +19,6 @@ FORMAT_OF = {
     "openai_preference": "openai",
     "alpaca": "alpaca",
     "kto": "kto",
-    "inspect_samples": "inspect",
     "trl_messages": "trl",
     "trl_prompt_completion": "trl",
     "trl_preference": "trl",

@@ -40,19 +40,14 @@ def test_a_null_column_is_an_absent_one():
 def test_types_are_named_as_json_names_them():
     with pytest.raises(RowError, match=r'^steps\[0\] "a" is a list; it must be a string$'):
         field({"a": []}, "a", str, "steps[0] ")
-    assert reason_of(typed, True, int, "x") == "wrong_type"
-    assert typed(True, bool, "x") is True
+    assert number({"a": 3}, "a") == 3.0 and typed(True, bool, "x") is True
+    with pytest.raises(RowError, match=r'^"a" is true or false; it must be a number$'):
+        number({"a": True}, "a")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 10**400])
 def test_a_number_is_finite(value: float):
     assert reason_of(finite, value, "x") == "not_finite"
-
-
-def test_a_whole_number_is_a_number_and_a_bool_is_none():
-    assert number({"a": 3}, "a") == 3.0
-    with pytest.raises(RowError, match=r'^"a" is true or false; it must be a number$'):
-        number({"a": True}, "a")
 
 
 def test_the_rest_is_kept_as_json():
@@ -70,12 +65,10 @@ def test_a_conversation_is_split_at_its_replies():
     assert start == [SYSTEM, USER]
     assert [turn.reply for turn in turns] == [YES, CALL]
     assert [turn.observation for turn in turns] == [[USER], [TOOL, TOOL]]
-
-
-def test_a_start_may_hold_replies():
-    start, turns = split_turns([USER, YES, USER, YES], begin=2 + 1)
-    assert start == [USER, YES, USER]
-    assert [turn.reply for turn in turns] == [YES]
+    start, turns = split_turns([USER, YES, USER, YES], begin=3)
+    assert start == [USER, YES, USER] and [turn.reply for turn in turns] == [YES]
+    _, turns = split_turns([USER, EMPTY, USER, YES], trained=[False, True])
+    assert [turn.trained for turn in turns] == [False, True], "a reply that is not trained may be empty"
 
 
 @pytest.mark.parametrize(
@@ -95,17 +88,9 @@ def test_a_conversation_without_a_reply_in_its_place_is_refused(
     assert reason_of(split_turns, messages, begin=begin) == reason
 
 
-def test_a_reply_that_is_not_trained_may_be_empty():
-    _, turns = split_turns([USER, EMPTY, USER, YES], trained=[False, True])
-    assert [turn.trained for turn in turns] == [False, True]
-
-
 @pytest.mark.parametrize("messages", [[USER, YES, YES], [USER, SYSTEM], [USER, TOOL], [SYSTEM, YES], [USER, YES, TOOL]])
 def test_roles_out_of_order_are_refused(messages: list[Message]):
     assert reason_of(check_roles, messages) == "unbalanced_roles"
-
-
-def test_several_observations_in_a_row_are_in_order():
     check_roles([SYSTEM, USER, USER, CALL, TOOL, TOOL, USER, YES, USER])
 
 

@@ -30,13 +30,7 @@ def test_a_demonstration_is_the_task_then_thoughts_actions_and_observations():
     assert trajectory.info["metadata"]["agent_framework"] == "openhands"
 
 
-def test_without_input_the_instruction_is_the_whole_task():
-    trajectory = read_sft({"instruction": "Say hi", "input": "", "response": "hi"})
-    assert trajectory.start == [Message(role="user", content="Say hi")]
-    assert trajectory.task.data == {}
-
-
-def test_text_and_list_give_the_same_turns():
+def test_text_and_list_give_the_same_turns_and_a_text_without_steps_is_one_reply():
     flat, listed = read_sft(rows("knowlyr_sft_flat")[0]), rows("knowlyr_sft_flat")[0]
     del listed["response"]
     listed["steps"] = [
@@ -44,12 +38,9 @@ def test_text_and_list_give_the_same_turns():
         {"thought": "Fix the bug", "action": "edit_file /sort.py", "observation": "File edited"},
     ]
     assert read_sft(listed) == flat
-
-
-def test_a_response_without_steps_is_one_reply():
-    [turn] = read_sft(rows("knowlyr_sft_flat")[3]).turns
-    assert turn.reply.content == rows("knowlyr_sft_flat")[3]["response"]
-    assert turn.action is None
+    plain = read_sft({"instruction": "Say hi", "input": "", "response": "hi"})
+    assert plain.start == [Message(role="user", content="Say hi")] and plain.task.data == {}
+    assert plain.turns == [Turn(reply=Message(role="assistant", content="hi"))]
 
 
 @pytest.mark.parametrize("row", rows("knowlyr_sft_steps") + rows("knowlyr_sft_flat")[3:4])
@@ -67,14 +58,10 @@ def test_a_text_with_other_spacing_is_written_as_text():
     assert write_sft(read_sft(row)) == row
 
 
-def test_steps_without_observations_stay_one_reply():
-    pair = read_dpo(rows("knowlyr_dpo")[0])
-    assert [turn.reply.content for turn in pair.chosen] == ["Step 1:\nAction: read_file\n\nStep 2:\nAction: edit_file"]
-    assert pair.margin == 0.55
-    assert pair.info["metadata"]["rejected_reward"] == 0.30
-
-
 def test_the_sides_of_a_preference_are_turns_where_they_hold_observations():
+    whole = read_dpo(rows("knowlyr_dpo")[0])
+    assert [turn.reply.content for turn in whole.chosen] == ["Step 1:\nAction: read_file\n\nStep 2:\nAction: edit_file"]
+    assert whole.margin == 0.55 and whole.info["metadata"]["rejected_reward"] == 0.30
     pair = read_dpo(rows("knowlyr_dpo")[2])
     assert [turn.action for turn in pair.chosen] == [
         "bash pytest tests/test_dates.py",
@@ -97,12 +84,8 @@ def test_step_rewards_are_the_rewards_of_the_turns():
     group = read_grpo(rows("knowlyr_grpo")[2])
     assert [[turn.reward for turn in attempt.turns] for attempt in group.attempts] == [[0.5, 1.0], [0.0]]
     assert all("step_rewards" not in attempt.info for attempt in group.attempts)
-
-
-def test_step_rewards_of_one_reply_are_kept_aside():
-    attempt = read_grpo(rows("knowlyr_grpo")[1]).attempts[0]
-    assert attempt.info == {"step_rewards": [0.4, 0.9]}
-    assert attempt.turns[0].reward is None
+    one_reply = read_grpo(rows("knowlyr_grpo")[1]).attempts[0]
+    assert one_reply.info == {"step_rewards": [0.4, 0.9]} and one_reply.turns[0].reward is None
 
 
 def test_step_rewards_that_match_no_turns_are_an_error():
@@ -203,8 +186,5 @@ def test_an_observation_that_reads_like_a_step_is_not_written_as_text():
         write_dpo(pair.model_copy(update={"chosen": [seen, *pair.chosen[1:]]}))
     assert error.value.reason == "cannot_express"
 
-
-def test_a_record_of_another_kind_is_refused():
-    demonstration = read_sft(rows("knowlyr_sft_flat")[0])
     with pytest.raises(RowError, match="knowlyr-dpo cannot express a trajectory"):
-        write_dpo(demonstration)
+        write_dpo(read_sft(rows("knowlyr_sft_flat")[0]))

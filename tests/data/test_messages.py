@@ -81,19 +81,9 @@ def test_a_bad_message_says_where_and_why(message: object, reason: str, says: st
 
 def test_null_keys_are_absent_keys():
     keys = (
-        "name",
-        "tool_calls",
-        "tool_call_id",
-        "reasoning_content",
-        "weight",
-        "action",
-        "reward",
-        "progress",
-        "hint",
-        "error",
-        "state",
-        "function_call",
-    )
+        "name", "tool_calls", "tool_call_id", "reasoning_content", "weight", "action", "reward", "progress", "hint",
+        "error", "state", "function_call",
+    )  # fmt: skip
     row = {"role": "assistant", "content": "Hi", **dict.fromkeys(keys)}
     [(message, note)] = read_messages([row], "messages")
     assert message == Message(role="assistant", content="Hi")

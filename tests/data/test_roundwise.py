@@ -49,19 +49,10 @@ def test_a_tag_counts_at_the_start_of_a_line(said: str, normal: str):
     assert read({"messages": HISTORY, "chosen": said, "rejected": "no"}).chosen[0].reply.content == normal
 
 
-def test_what_the_user_says_is_left_alone():
-    assert (
-        read({"messages": HISTORY, "chosen": "Act: a", "rejected": "Act: b"}).start[0].content == HISTORY[0]["content"]
-    )
-
-
-def test_an_action_is_the_text_behind_its_tag():
-    pair = read(rows("roundwise_dpo")[2])
-    assert pair.chosen[0].reply == Message(
-        role="assistant", content="THOUGHT: Knives lie in drawers.\nACTION: go to drawer 1"
-    )
-    assert pair.chosen[0].action == "go to drawer 1"
-    assert read({"messages": HISTORY, "chosen": "look", "rejected": "ACTION:"}).chosen[0].action is None
+def test_what_the_user_says_is_left_alone_and_an_action_is_the_text_after_its_tag():
+    pair = read({"messages": HISTORY, "chosen": "Act: a", "rejected": "look"})
+    assert pair.start[0].content == HISTORY[0]["content"]
+    assert [turn.action for turn in (*pair.chosen, *pair.rejected)] == ["a", None]
 
 
 def test_pairs_of_one_trajectory_share_a_task():

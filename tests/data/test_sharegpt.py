@@ -25,17 +25,11 @@ def test_function_calls_are_tool_calls_and_observations_their_results():
     assert trajectory.turns[0].reply.tool_calls == [ToolCall(name="get_weather", arguments={"city": "Bengaluru"})]
     assert trajectory.turns[0].observation == [Message(role="tool", content='{"temp_c": 27, "condition": "cloudy"}')]
     assert trajectory.tools[0]["function"]["name"] == "get_weather"
-
-
-def test_several_calls_have_several_results():
     [turn, _] = read(rows("sharegpt_tools")[1]).turns
     assert [call.arguments["city"] for call in turn.reply.tool_calls] == ["Paris", "Oslo"]
     assert [message.role for message in turn.observation] == ["tool", "tool"]
-
-
-def test_an_observation_that_answers_no_call_is_the_users():
-    trajectory = read(rows("sharegpt_tools")[2])
-    assert trajectory.turns[0].observation == [Message(role="user", content="a.txt")]
+    unasked = read(rows("sharegpt_tools")[2]).turns[0].observation
+    assert unasked == [Message(role="user", content="a.txt")], "it answers no call"
 
 
 def test_chosen_and_rejected_make_a_pair():

@@ -15,17 +15,13 @@ def turn(reply: str, action: str | None = None, observation: str | None = None, 
 def test_a_step_is_a_reply_and_an_observation():
     steps = [
         {"thought": "Read it", "action": "read_file /a.py", "observation": "code here", "reward": 0.7},
+        {"action": "mkdir a", "observation": ""},
         {"action": "finish"},
     ]
     assert read_steps(steps) == [
         turn("Thought: Read it\nAction: read_file /a.py", "read_file /a.py", "Observation: code here", 0.7),
+        turn("Action: mkdir a", "mkdir a", "Observation:"),
         turn("Action: finish", "finish"),
-    ]
-
-
-def test_an_empty_observation_is_one_that_says_nothing():
-    assert read_steps([{"action": "mkdir a", "observation": ""}]) == [
-        turn("Action: mkdir a", "mkdir a", "Observation:")
     ]
 
 
@@ -47,21 +43,6 @@ def test_a_bad_step_says_where(steps: object, reason: str, message: str):
         read_steps(steps)
     assert error.value.reason == reason
     assert str(error.value).startswith(message)
-
-
-def test_numbered_steps_of_a_text_are_turns():
-    text = (
-        "Step 1:\nThought: Let me read the file\nAction: read_file /sort.py\nObservation: def sort(arr): pass\n\n"
-        "Step 2:\nThought: Fix the bug\nAction: edit_file /sort.py\nObservation: File edited"
-    )
-    assert read_text(text, "response") == [
-        turn(
-            "Thought: Let me read the file\nAction: read_file /sort.py",
-            "read_file /sort.py",
-            "Observation: def sort(arr): pass",
-        ),
-        turn("Thought: Fix the bug\nAction: edit_file /sort.py", "edit_file /sort.py", "Observation: File edited"),
-    ]
 
 
 def test_texts_of_several_lines_survive():
@@ -109,12 +90,6 @@ def test_without_numbers_a_thought_after_an_observation_begins_the_next_step():
 )
 def test_any_other_text_stays_one_reply_word_for_word(text: str):
     assert read_text(text, "response") == [turn(text)]
-
-
-def test_an_empty_text_is_no_reply():
-    with pytest.raises(RowError) as error:
-        read_text(" \n", '"response"')
-    assert error.value.reason == "empty_completion"
 
 
 texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)

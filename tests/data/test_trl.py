@@ -38,9 +38,6 @@ def test_tool_calls_results_and_thinking_are_read():
     assert reply.tool_calls[0].arguments == {"code": "print(23 * 17 + 4)"}
     assert reply.reasoning == "Better not in my head."
     assert trajectory.turns[0].observation == [Message(role="tool", name="code_interpreter", content="395")]
-
-
-def test_tools_as_json_text_are_the_same_tools():
     listed, text = rows("trl_messages")[1:]
     assert isinstance(text["tools"], str)
     assert read(text).tools == listed["tools"] == read(listed).tools
@@ -75,26 +72,20 @@ def test_an_implicit_prompt_ends_where_the_conversations_part():
     assert pair.info == {"score_chosen": 8.0, "score_rejected": 2.0}
 
 
-def test_conversations_that_part_at_an_observation_part_at_the_reply_before_it():
+def test_conversations_that_part_at_an_observation_or_end_early_part_at_the_last_common_reply():
     seen, unseen = {"role": "user", "content": "A key."}, {"role": "user", "content": "Nothing."}
     pair = read({"chosen": [USER, YES, seen, YES], "rejected": [USER, YES, unseen, NO]})
     assert pair.start == [Message(role="user", content="Hi")]
     assert [turn.reply.content for turn in pair.rejected] == ["Yes.", "No."]
-
-
-def test_a_conversation_that_goes_on_longer_parts_at_the_last_reply_of_the_shorter():
     pair = read({"chosen": [USER, YES, USER, YES], "rejected": [USER, YES]})
     assert len(pair.start) == 1 and len(pair.chosen) == 2 and len(pair.rejected) == 1
-
-
-def test_a_reply_of_weight_zero_is_context():
-    trajectory = read({"messages": [USER, {**YES, "weight": 0}, USER, NO]})
-    assert [turn.trained for turn in trajectory.turns] == [False, True]
 
 
 def test_the_same_start_is_the_same_task():
     first, second = read({"messages": [USER, YES]}), read({"messages": [USER, NO]})
     assert first.task == second.task
+    weighed = read({"messages": [USER, {**YES, "weight": 0}, USER, NO]})
+    assert [turn.trained for turn in weighed.turns] == [False, True]
     assert first.id != second.id
     assert read({"messages": [USER, YES], "task_id": 7}).task.id == "7"
 
@@ -133,15 +124,9 @@ def test_a_bad_row_says_why(row: dict, reason: str):
     assert reason_of(row) == reason
 
 
-@given(record=trajectories)
-@settings(max_examples=60, deadline=None)
-def test_a_trajectory_is_read_back_as_it_was_written(record: Trajectory):
-    assert read(json.loads(json.dumps(write(record)))) == record
-
-
-@given(record=pairs())
-@settings(max_examples=60, deadline=None)
-def test_a_pair_is_read_back_as_it_was_written(record: Pair):
+@given(record=trajectories | pairs())
+@settings(max_examples=100, deadline=None)
+def test_a_record_is_read_back_as_it_was_written(record: Trajectory | Pair):
     assert read(json.loads(json.dumps(write(record)))) == record
 
 

@@ -17,7 +17,7 @@ from bough.engines.http import ServerLimits
 from bough.engines.openai import OpenAIEngine
 from bough.errors import InputError
 from bough.types import Message, Task, Trajectory, Turn
-from tests.engines.stand_in import Json, Reply, in_turn, said, serving, vllm_chat
+from tests.engines.stand_in import Json, Reply, said, serving, vllm_chat
 
 KEY = "sk-not-for-your-eyes-42"
 START = [Message(role="user", content="Where is the lamp?")]
@@ -98,14 +98,10 @@ def test_what_is_asked_of_the_server():
         "return_token_ids": True,
         "skip_special_tokens": False,
     }
-
-
-def test_sampling_that_only_some_servers_know_is_sent_only_if_set():
     with serving(said("x")) as server:
         ask(server.url, sampling=SamplingConfig(top_k=5, min_p=0.1, stop=["\n"]))
-    (body,) = server.asked
-    assert (body["top_k"], body["min_p"], body["stop"]) == (5, 0.1, ["\n"])
-    assert body["include_stop_str_in_output"] is True
+    only_if_set = {"top_k": 5, "min_p": 0.1, "stop": ["\n"], "include_stop_str_in_output": True}
+    assert server.asked[0].items() >= only_if_set.items()
 
 
 def test_each_answer_has_a_seed_of_its_own_fixed_by_the_episodes():
@@ -138,13 +134,6 @@ def test_the_tokens_are_the_trainers_even_without_the_template_at_hand(template,
     (built,) = CallBuilder(template).build(START, [Turn(reply=answer.message, call=answer.call)], [])
     assert answer.call is not None and built.call == answer.call
     assert answer.finish == "length"
-
-
-def test_a_server_that_gives_no_tokens_gives_no_call():
-    with serving(said("On the desk.")) as server:
-        (answer,) = ask(server.url)
-    assert answer.call is None
-    assert (answer.num_prompt_tokens, answer.num_completion_tokens) == (7, 3)
 
 
 @pytest.mark.parametrize(
@@ -216,19 +205,14 @@ def test_any_other_refusal_is_an_engine_error_in_the_servers_words():
     assert len(server.asked) == 1  # it names something of ours, but not as a thing it does not know
 
 
-def test_trouble_passes():
-    with serving(in_turn(Reply({}, 429, {"retry-after": "0"}), Reply(b"{", 200), said("Here."))) as server:
-        (answer,) = ask(server.url)
-    assert answer.message.content == "Here." and len(server.asked) == 3
-    # A refused try is no answer: what comes after it has the same seed.
-    assert len({body["seed"] for body in server.asked}) == 1
-
-
 def test_a_check_finds_the_only_model():
     with serving(said("x")) as server:
         assert check(server.url).name == "tiny"
         assert check(server.url, "tiny").name == "tiny"
-    assert server.headers[0]["authorization"] == f"Bearer {KEY}"
+    with serving(said("x"), models=Reply({"data": []})) as server:  # one that serves what it is asked for
+        assert check(server.url, "any/model").name == "any/model"
+        with pytest.raises(InputError, match="serves 0 models"):
+            check(server.url)
 
 
 def test_a_check_says_what_is_wrong_before_a_run_starts():
@@ -247,8 +231,6 @@ def test_a_check_says_what_is_wrong_before_a_run_starts():
         check(server.url, "tiny")
     with pytest.raises(EngineError, match="cannot be reached"):
         check("http://127.0.0.1:1", "tiny")
-    with pytest.raises(InputError, match="is not a server address"):
-        check("gopher://host", "tiny")
 
 
 def test_a_check_names_the_variable_of_a_missing_or_wrong_key(monkeypatch):
@@ -258,13 +240,6 @@ def test_a_check_names_the_variable_of_a_missing_or_wrong_key(monkeypatch):
             check(server.url, "tiny")
         with pytest.raises(InputError, match=r"It was given no key \(MY_KEY is not set\)"):
             check(server.url, "tiny", key_variable="MY_KEY")
-
-
-def test_a_server_that_lists_nothing_serves_what_it_is_asked_for():
-    with serving(said("x"), models=Reply({"data": []})) as server:
-        assert check(server.url, "any/model").name == "any/model"
-        with pytest.raises(InputError, match="serves 0 models"):
-            check(server.url)
 
 
 def test_the_key_is_in_nothing_that_an_episode_leaves_behind(tmp_path, caplog, capfd, template):

@@ -59,26 +59,21 @@ def url(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     (log.parent / "hub").mkdir()  # it lists the models of the hub cache, and breaks where there is none
     arguments = ["serve", str(model), "--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    hub = str(log.parent / "hub")
     with log.open("wb") as file:
-        server = Warm(
-            None, str(log.parent / "hub"), *arguments, code=TRANSFORMERS, environment=environment, errors=file
-        )  # fmt: skip
+        server = Warm(None, hub, *arguments, code=TRANSFORMERS, environment=environment, errors=file)
     try:
-        wait_for(f"http://127.0.0.1:{port}/health", server, log)
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+                break
+            except OSError:
+                assert server.poll() is None, log.read_text()
+                time.sleep(0.2)
         yield f"http://127.0.0.1:{port}"
     finally:
         os.kill(server.pid, signal.SIGTERM)
         server.communicate()
-
-
-def wait_for(url: str, server: Warm, log: Path) -> None:
-    while True:
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-            return
-        except OSError:
-            assert server.poll() is None, log.read_text()
-            time.sleep(0.2)
 
 
 def ask(url: str, model: Path, seed: int, **sampling: Any) -> list[Answer]:
@@ -100,20 +95,12 @@ def ask(url: str, model: Path, seed: int, **sampling: Any) -> list[Answer]:
     return asyncio.run(run())
 
 
-def test_it_answers_without_tokens_and_says_so(url, model, caplog):
+def test_it_answers_without_tokens_as_its_seed_and_temperature_say(url, model, caplog):
     first, second = ask(url, model, seed=1)
     assert first.call is None and second.call is None
     assert "does not know return_token_ids: no exact tokens" in caplog.text
-    assert first.message.content and first.finish == "length"
-    assert first.num_completion_tokens == 12
+    assert first.message.content and first.finish == "length" and first.num_completion_tokens == 12
     assert second.num_prompt_tokens > first.num_prompt_tokens
-
-
-def test_the_same_seed_gives_the_same_episode_and_another_gives_another(url, model):
-    one, again, other = ([answer.message.content for answer in ask(url, model, seed=seed)] for seed in (1, 1, 2))
-    assert one == again
-    assert one != other
-
-
-def test_temperature_reaches_it(url, model):
+    again, other = ([answer.message for answer in ask(url, model, seed=seed)] for seed in (1, 2))
+    assert again == [first.message, second.message] != other
     assert ask(url, model, seed=1, temperature=0)[0].message == ask(url, model, seed=2, temperature=0)[0].message

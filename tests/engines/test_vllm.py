@@ -11,7 +11,7 @@ import pytest
 
 from bough.config.groups import SamplingConfig
 from bough.engines.base import ContextFullError
-from bough.engines.vllm import VLLMEngine, adapter_rank, engine_arguments, finish_of, room_for, sampling_arguments
+from bough.engines.vllm import VLLMEngine, adapter_rank, engine_arguments, sampling_arguments
 from bough.errors import InputError
 
 
@@ -58,10 +58,6 @@ def test_the_rank_of_an_adapter_is_its_largest(tmp_path):
         adapter_rank(tmp_path / "none")
 
 
-def test_ranks_are_rounded_up_to_what_vllm_hasroom_for():
-    assert [room_for(rank) for rank in (0, 1, 8, 9, 64, 300, 513)] == [0, 8, 8, 16, 64, 320, 513]
-
-
 def test_log_probabilities_and_sampling_are_the_models_own_whatever_the_options():
     arguments = engine_arguments(
         "tiny", 16, "raw_logprobs", {"max_model_len": 99, "enable_prefix_caching": False, "max_loras": 5}
@@ -75,12 +71,6 @@ def test_log_probabilities_and_sampling_are_the_models_own_whatever_the_options(
     for ours in ("model", "logprobs_mode", "trust_remote_code"):
         with pytest.raises(InputError, match=f"vLLM's {ours} is set by Bough itself"):
             engine_arguments("tiny", 0, "raw_logprobs", {ours: True})
-
-
-def test_ways_to_finish():
-    assert [finish_of(reason) for reason in ("stop", "length", "abort", "error", None)] == [
-        "stop", "length", "abort", "abort", "abort",
-    ]  # fmt: skip
 
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed here")

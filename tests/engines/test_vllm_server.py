@@ -249,19 +249,6 @@ def test_log_probabilities_at_the_sampling_temperature():
         asyncio.run(act(server.url, "processed_logprobs"))
 
 
-def test_the_same_folder_again_gets_another_name(tmp_path):
-    folder = adapter(tmp_path / "a")
-
-    async def act(engine: VLLMServerEngine) -> None:
-        await engine.load_adapter(folder)
-        await engine.load_adapter(folder)
-
-    with serving(loading) as server:
-        use(server.url, act)
-    first, second = (body["lora_name"] for body in server.asked if "lora_path" in body)
-    assert first != second
-
-
 @pytest.mark.parametrize(
     ("reply", "error", "words"),
     [

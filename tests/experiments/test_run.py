@@ -108,9 +108,9 @@ def test_all_weights_after_an_adapter_are_refused_before_anything_runs(tmp_path:
 def test_a_recipe_without_an_environment_says_how_it_is_given(tmp_path: Path):
     without = Recipe(name="r", model="tiny", stages=[{"collect": {"tasks": 1}}])
     with pytest.raises(InputError, match=r"--set defaults\.environment=NAME, your own as path/to/file\.py:Class"):
-        Run(without, tmp_path / "run").check()
+        Run(without, tmp_path / "run")
     with pytest.raises(InputError) as error:
-        Run(recipe({"collect": {"tasks": "x"}}), tmp_path / "run").check()
+        Run(recipe({"collect": {"tasks": "x"}}), tmp_path / "run")
     assert "--set" not in str(error.value)
 
 
@@ -441,18 +441,6 @@ def test_a_stage_in_use_is_not_deleted_when_its_settings_change(tmp_path: Path, 
         assert record is not None and record.finished
     played(folder, {"collect": {**COLLECT["collect"], "tasks": 4}})
     assert len((folder / "01-expert/trajectories.jsonl").read_text().splitlines()) == 4
-
-
-def test_a_start_that_failed_does_not_keep_another_recipe_out(tmp_path: Path):
-    folder = tmp_path / "run"
-    other = Recipe(name="other", model="tiny", defaults={"environment": COUNTING}, stages=[COLLECT])
-    with pytest.raises(InputError, match="nowhere"):
-        played(folder, {"sft": {"train_file": str(tmp_path / "nowhere.jsonl"), "max_steps": 1}})
-    assert (folder / "01-sft").is_dir()
-    Run(other, folder).play(lambda line: None)
-    assert not (folder / "01-sft").exists() and (folder / "01-expert/trajectories.jsonl").exists()
-    with pytest.raises(InputError, match="contains a run of the recipe other; give another --output-dir"):
-        played(folder, COLLECT)
 
 
 def test_a_folder_of_other_things_gets_no_lock_file(tmp_path: Path):

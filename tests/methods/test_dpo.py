@@ -16,7 +16,6 @@ from bough.types import Call, Message, Pair, Task, Turn
 LN2 = math.log(2)
 SETTINGS = {
     "sigmoid": {"label_smoothing": 0.1},
-    "cdpo": {"label_smoothing": 0.2},
     "hinge": {},
     "ipo": {},
     "length_normalised": {"label_smoothing": 0.1},
@@ -67,10 +66,6 @@ def test_with_label_smoothing_the_best_margin_is_finite():
     assert chosen_grad == pytest.approx(0.0, abs=1e-6)
 
 
-def test_cdpo_is_sigmoid_with_label_smoothing():
-    assert one_pair(1.7, loss_type="cdpo", label_smoothing=0.1) == one_pair(1.7, label_smoothing=0.1)
-
-
 def test_ipo_is_least_where_the_margin_is_one_over_two_beta():
     assert one_pair(5.0, loss_type="ipo", beta=0.1) == pytest.approx((0.0, 0.0, 0.0))
     assert one_pair(0.0, loss_type="ipo", beta=0.1) == pytest.approx((25.0, -10.0, 10.0))
@@ -101,7 +96,7 @@ def test_averaged_losses_see_means_per_token(loss_type):
     assert policy.chosen.grad.item() / policy.rejected.grad.item() == pytest.approx(-3 / 2)  # 1/2 against 1/3
 
 
-@pytest.mark.parametrize("loss_type", ["sigmoid", "cdpo", "hinge"])
+@pytest.mark.parametrize("loss_type", ["sigmoid", "hinge"])
 def test_summed_losses_do_not_look_at_lengths(loss_type):
     def value(*lengths):
         settings = {"loss_type": loss_type, **SETTINGS[loss_type]}
@@ -250,7 +245,6 @@ def test_an_empty_side_counts_as_log_probability_zero():
         ({"label_smoothing": -0.1}, "it should be greater than or equal to 0"),
         ({"loss_type": "ipo", "label_smoothing": 0.1}, "not defined for the ipo loss"),
         ({"loss_type": "hinge", "label_smoothing": 0.1}, "not defined for the hinge loss"),
-        ({"loss_type": "cdpo"}, "give label_smoothing above 0"),
         ({"gamma": 0.5}, "the sigmoid loss has none"),
         ({"loss_type": "kto", "desirable_weight": 0, "undesirable_weight": 0}, "both 0"),
     ],
@@ -262,7 +256,6 @@ def test_settings_that_make_no_sense_are_errors(settings: dict[str, Any], said: 
 
 
 def test_settings_that_go_together_are_taken():
-    DPOConfig(train_file="pairs.jsonl", loss_type="cdpo", label_smoothing=0.1)
     DPOConfig(train_file="pairs.jsonl", loss_type="simpo", gamma=0.5)
     DPOConfig(train_file="pairs.jsonl", loss_type="kto", undesirable_weight=0)
     DPOConfig(train_file="pairs.jsonl", loss_type="kto", desirable_weight=0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bough.methods.dpo import Preference
-from bough.methods.example_store import (
+from bough.methods.examples import (
     COLUMNS,
     FILES,
     RECORDS,
@@ -18,8 +18,7 @@ from bough.methods.example_store import (
     read_summary,
 )
 from bough.methods.sft import Demonstration
-from bough.online.method import GroupExample
-from bough.training.method import Columns, Example
+from bough.training.method import Columns, Example, GroupExample
 from bough.types import Call
 
 RNG = random.Random(0)

@@ -12,10 +12,8 @@ from bough.chat.template import load_template
 from bough.data.writer import Writer
 from bough.errors import InputError, RowError
 from bough.ledger import Ledger
-from bough.methods.grpo import GRPO, GRPOConfig, sampler_logprobs
-from bough.methods.grpo_online import OnlineGRPO
-from bough.online.method import GroupExample
-from bough.training.method import CallSource
+from bough.methods.grpo import GRPO, GRPOConfig, OnlineGRPO
+from bough.training.method import CallSource, GroupExample
 from bough.types import Call, Group, Message, Task, Trajectory, Turn
 
 HI = [Message(role="user", content="Hi")]
@@ -122,9 +120,6 @@ def test_the_mean_of_a_sequence_is_over_all_calls_of_an_attempt():
     assert example.weights == (1 / 8, 1 / 8, 1 / 4) and example.denominator == 2
     by_token = made(with_calls(attempt(1.0, None, None), 3, 5), with_calls(attempt(0.0, None), 4))
     assert by_token.weights == (1.0, 1.0, 1.0) and by_token.denominator == 12
-    constant = {"averaging": "constant_length", "constant_length": 16}
-    by_constant = made(with_calls(attempt(1.0, None, None), 3, 5), with_calls(attempt(0.0, None), 4), **constant)
-    assert by_constant.weights == (1 / 16,) * 3 and by_constant.denominator == 2
 
 
 def test_an_attempt_that_was_not_scored_is_in_no_average():
@@ -195,13 +190,12 @@ def sampled_at(*temperatures: float | None) -> list[Trajectory]:
     return [attempt(float(n)).model_copy(update={"turns": [turn]}) for n, turn in enumerate(turns)]
 
 
-def read_groups(folder: Path, temperature: float | list[float], *sampled: float | None) -> int:
+def read_groups(folder: Path, temperature: float, *sampled: float | None) -> int:
     file = folder / "groups.jsonl"
     file.unlink(missing_ok=True)
     with Writer(file) as writer:
         writer.write(Group(task=Task(id="t"), attempts=sampled_at(*sampled)))
-    name = "temperatures" if isinstance(temperature, list) else "temperature"
-    config = GRPOConfig(**{"train_file": file, name: temperature})  # type: ignore[arg-type]
+    config = GRPOConfig(train_file=file, temperature=temperature)
     return len(GRPO(config).examples(file, CallBuilder(load_template("tiny"))).examples)
 
 
@@ -210,29 +204,8 @@ def test_groups_on_file_are_trained_at_the_temperature_they_were_sampled_at(tmp_
         folder = tmp_path / str(number)
         folder.mkdir()
         assert read_groups(folder, 0.7, *sampled) == 1, "greedy and unknown replies are of no temperature"
-    with pytest.raises(InputError, match=r"sampled at temperature 0.7, but temperature is 1; use --temperature 0.7"):
+    with pytest.raises(InputError, match=r"sampled at temperature 0.7, but temperature is 1; give theirs with --temp"):
         read_groups(tmp_path, 1.0, 0.7, 0.7)
-
-
-def test_groups_sampled_at_several_temperatures_need_all_of_them(tmp_path: Path):
-    said = "sampled at temperatures 0.7 1, but temperature is 1; use --temperatures 0.7 1"
-    with pytest.raises(InputError, match=said):
-        read_groups(tmp_path, 1.0, 0.7, 1.0)
-    said = "sampled at temperature 0.9, but temperatures is 0.7 1; use --temperature 0.9"
-    with pytest.raises(InputError, match=said):
-        read_groups(tmp_path, [0.7, 1.0], 0.9, None)
-    for sampled in [(0.7, 1.0), (0.7, 0.7), (0.7, None), (1.0, 0.0)]:
-        assert read_groups(tmp_path, [1.0, 0.7], *sampled) == 1
-
-
-def test_each_call_is_corrected_at_the_temperature_it_was_sampled_at():
-    calls = [
-        Call(prompt_ids=[3], completion_ids=[4], logprobs=[-2.0], logprobs_temperature=at, temperature=sampled)
-        for at, sampled in [(0.7, 0.7), (1.5, 1.5), (1.0, 1.5), (1.0, 0.0), (1.0, None)]
-    ]
-    found = sampler_logprobs(calls, torch.full((5,), -1.0), None)
-    assert found is not None
-    assert found.tolist() == [-2.0, -2.0, -1.0, -2.0, -2.0], "one at another temperature is not corrected"
 
 
 def test_a_group_with_nothing_to_tell_apart_is_dropped_with_its_reason():

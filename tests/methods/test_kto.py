@@ -299,13 +299,3 @@ def test_sft_does_not_imitate_what_is_labelled_as_bad(tmp_path: Path):
     assert main(["sft", *arguments, "--max-steps", "1"]) == 0
     rows = (tmp_path / "run" / "ledger.json").read_text()
     assert '"undesirable": 1' in rows
-
-
-def test_a_misspelt_label_is_found_among_the_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    data = tmp_path / "thumbs.csv"
-    data.write_text("prompt,completion,lable,user\nq,a,true,x\nq,b,false,y\n")
-    arguments = ["--train-file", str(data), "--model", "tiny", "--output-dir", str(tmp_path / "run")]
-    assert main(["dpo", *arguments, "--loss-type", "kto"]) == 2
-    said = capsys.readouterr().err
-    assert "2 rows in, 0 kept, 2 dropped (2 no_label)" in said
-    assert "its other columns are 'lable', 'user'; rename 'lable' to 'label'" in said

@@ -15,7 +15,7 @@ from bough.chat.builder import CallBuilder
 from bough.chat.template import load_template
 from bough.data.reader import read
 from bough.errors import BoughError, InputError
-from bough.methods import example_store, examples
+from bough.methods import examples
 from bough.methods import examples as example_cache
 from bough.methods.dpo import DPO, DPOConfig
 from bough.methods.examples import cache_name
@@ -35,8 +35,8 @@ EPISODES = (ROOT / "examples" / "household.jsonl").read_text().splitlines()
 def large(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Every file counts as large, there are three workers, and the cache is this folder."""
     monkeypatch.setattr(examples, "LARGE", 0)
-    monkeypatch.setattr(example_store, "num_workers", lambda: 3)
-    monkeypatch.setattr(example_store, "AHEAD", 1)
+    monkeypatch.setattr(examples, "num_workers", lambda: 3)
+    monkeypatch.setattr(examples, "AHEAD", 1)
     monkeypatch.setattr("bough.data.reader.ROWS_AT_ONCE", 2)
     monkeypatch.setenv("BOUGH_CACHE", str(tmp_path / "cache"))
     return tmp_path
@@ -87,7 +87,7 @@ def test_a_kept_file_is_not_prepared_again(large: Path, monkeypatch: pytest.Monk
     def refuse(*_: Any) -> Iterator[Any]:
         raise AssertionError("prepared again")
 
-    monkeypatch.setattr(example_store, "prepared", refuse)
+    monkeypatch.setattr(examples, "prepared", refuse)
     assert seen(sft(file)) == before
     with pytest.raises(AssertionError, match="prepared again"):
         sft(file, step_weighted_loss=True)
@@ -182,12 +182,12 @@ def test_a_killed_worker_is_an_error_that_says_so(large: Path, monkeypatch: pyte
 PROGRAM = """
 import sys, time
 from pathlib import Path
-from bough.methods import example_store, examples
+from bough.methods import examples
 from tests.methods.test_preparation import BUILDER, SFT, SFTConfig
 examples.LARGE = 0
-example_store.num_workers = lambda: 2
+examples.num_workers = lambda: 2
 def slow(self, sample, source):
-    Path(sys.argv[2], str(example_store.os.getpid())).touch()
+    Path(sys.argv[2], str(examples.os.getpid())).touch()
     time.sleep(60)
 SFT._example = slow
 SFT(SFTConfig(train_file="x")).examples(sys.argv[1], BUILDER)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.methods.grpo import clipped, entropy_gain, grpo_loss, importance_weights, k3, sampler_logprobs
+from bough.methods.grpo import aggregation_weights, clipped, grpo_loss, k3, sampler_logprobs
 from bough.types import Call
 
 CLIPS = ("clip_high_fraction", "clip_low_fraction", "dual_clip_fraction")
@@ -33,12 +33,6 @@ def test_the_default_bounds_are_those_of_dapo():
     ratios = torch.tensor([1.27, 1.3, 0.81, 0.79]).log()
     gains = [-grpo_loss(ratios, old, advantages, weight, denominator=1).value.item() for weight in weights]
     assert gains == pytest.approx([1.27, 1.28, -0.81, -0.8])
-
-
-def test_a_weight_at_the_cap_is_not_counted_as_capped():
-    weights, metrics = importance_weights(torch.zeros(2), torch.tensor([0.0, -1.0]), cap=1.0)
-    assert weights.tolist() == [1.0, 1.0]
-    assert metrics["importance_capped_fraction"].tolist() == [0.0, 1.0]
 
 
 def sampled(num_tokens: int, logprob: float | None, temperature: float = 0.5) -> Call:
@@ -74,26 +68,28 @@ def test_k3_is_never_negative(log_ratio):
     assert k3(torch.tensor([log_ratio], dtype=torch.float64)).item() >= 0
 
 
-@pytest.mark.parametrize("shift", [0.0, 0.3])
-def test_over_all_tokens_the_entropy_bonus_has_the_gradient_of_the_entropy(shift):
-    """On-policy, and for tokens that were sampled from another policy."""
-    logits = torch.tensor([0.5, -1.0, 2.0, 0.1], dtype=torch.float64, requires_grad=True)
-    old = (logits + shift * torch.arange(4)).log_softmax(-1).detach()
-    logprobs = logits.log_softmax(-1)
-    (old.exp() * entropy_gain(logprobs, old)).sum().backward()
-    estimated = logits.grad.clone()
-    logits.grad = None
-    again = logits.log_softmax(-1)
-    entropy = -(again.exp() * again).sum()
-    entropy.backward()
-    assert estimated.tolist() == pytest.approx(logits.grad.tolist(), abs=1e-12)
+def averaged(lengths, advantages, how):
+    """The on-policy loss of sequences that have one advantage each: minus the average in question."""
+    weights, denominator = aggregation_weights(lengths, how)
+    logprobs = torch.zeros(sum(lengths))
+    per_token, weights = (
+        torch.repeat_interleave(torch.tensor(one), torch.tensor(lengths)) for one in (advantages, weights)
+    )
+    return -grpo_loss(logprobs, logprobs, per_token, weights, denominator=denominator).value.item()
 
 
-def test_the_entropy_bonus_is_weighted_and_lowers_the_loss():
-    logprobs = torch.tensor([-2.0, -0.5], requires_grad=True)
-    zero, one = torch.zeros(2), torch.ones(2)
-    loss = grpo_loss(logprobs, logprobs.detach(), zero, one, denominator=2, entropy_coef=0.1).value
-    loss.backward()
-    assert loss.item() == pytest.approx(-0.1 * 2.5 / 2)
-    # A step down the gradient makes the token that was unlikely likelier.
-    assert logprobs.grad.tolist() == pytest.approx([-0.1, -0.025])
+def test_token_mean_weighs_tokens_and_sequence_mean_weighs_sequences():
+    lengths, advantages = [1, 3], [1.0, -1.0]
+    assert averaged(lengths, advantages, "token_mean") == pytest.approx((1 - 3) / 4)
+    assert averaged(lengths, advantages, "sequence_mean") == pytest.approx((1 - 1) / 2, abs=1e-6)
+    assert [averaged([4, 4], [1.0, 0.5], how) for how in ("token_mean", "sequence_mean")] == pytest.approx([0.75] * 2)
+    assert aggregation_weights([0, 2], "sequence_mean")[1] == 1, "a sequence without tokens counts nowhere"
+
+
+@pytest.mark.parametrize("how", ["token_mean", "sequence_mean"])
+@settings(deadline=None, max_examples=50)
+@given(lengths=st.lists(st.integers(0, 9), min_size=1, max_size=6), data=st.data())
+def test_denominators_of_micro_batches_add_up(how, lengths, data):
+    cut = data.draw(st.integers(0, len(lengths)))
+    whole, head, tail = (aggregation_weights(part, how) for part in (lengths, lengths[:cut], lengths[cut:]))
+    assert (head[0] + tail[0], head[1] + tail[1]) == whole

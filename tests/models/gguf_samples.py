@@ -2,20 +2,13 @@
 
 from typing import Any
 
-import pytest
 import torch
 import transformers
-from packaging.version import Version
 from tokenizers import Regex, normalizers, pre_tokenizers
 
 from bough.models.gguf_tokenizer import QWEN2_RULE
 from bough.models.resolve import load_tokenizer
 
-# What is wrong there is the reading, not the file.
-needs_a_reader_of_tokenizers = pytest.mark.skipif(
-    Version(transformers.__version__) < Version("5.19"),
-    reason="transformers before 5.19 reads the tokenizer of a GGUF file wrongly",
-)
 NUM_ROWS = 1030  # six more than the tokenizer has tokens
 SHAPE: dict[str, Any] = {
     "vocab_size": NUM_ROWS,

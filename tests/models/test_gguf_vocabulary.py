@@ -62,12 +62,7 @@ def test_special_tokens_are_written_where_there_are_any(tmp_path: Path):
     found = fields(tokenizer, NUM_TOKENS, tmp_path)
     assert (found["ggml.eos_token_id"], found["ggml.padding_token_id"]) == (2, 0)
     assert "ggml.bos_token_id" not in found and "ggml.unknown_token_id" not in found
-    assert found["ggml.add_bos_token"] is False
-    assert found["chat_template"] == tokenizer.chat_template
-
-
-def test_a_text_begins_with_bos_if_the_tokenizer_puts_it_there(tmp_path: Path):
-    tokenizer = make_tokenizer("gpt-2")
+    assert found["ggml.add_bos_token"] is False and found["chat_template"] == tokenizer.chat_template
     tokenizer.bos_token = "<|im_start|>"
     assert fields(tokenizer, NUM_TOKENS, tmp_path)["ggml.add_bos_token"] is False
     start = TemplateProcessing(single="<|im_start|> $A", special_tokens=[("<|im_start|>", 1)])
@@ -100,9 +95,5 @@ def test_every_problem_of_a_tokenizer_is_named_at_once():
     found = problems(tokenizer)
     assert len(found) == 3
     assert "no eos token" in found[0] and "other tokens to a text" in found[1] and "'<gap>' swallows" in found[2]
-
-
-def test_a_tokenizer_of_words_is_refused():
     words = Tokenizer(models.WordLevel({"a": 0, "<unk>": 1}, unk_token="<unk>"))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words)
-    assert problems(tokenizer) == ["its tokenizer is not a plain byte-level BPE"]
+    assert problems(PreTrainedTokenizerFast(tokenizer_object=words)) == ["its tokenizer is not a plain byte-level BPE"]

@@ -1,11 +1,6 @@
-"""Distillation in an environment: from a teacher in this process, and from a server."""
+"""Distillation in an environment."""
 
-import json
-import math
-import re
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,15 +8,10 @@ import torch
 
 from bough.chat.template import load_template
 from bough.config.run_folder import MetricsFile
-from bough.engines.base import EngineError
 from bough.errors import InputError
-from bough.methods import teacher as teacher_server
 from bough.methods.distill import DistillConfig, train_distill
-from bough.methods.teacher import TeacherServer
+from bough.policy.load import save_policy
 from bough.policy.policy import Policy
-from bough.policy.save import save_policy
-from bough.types import Call
-from tests.engines.stand_in import Json, Reply, StandIn, serving
 
 LETTERS = "tests.online.letters:Letters"
 
@@ -68,107 +58,8 @@ def test_another_tokenizer_is_refused_with_a_sentence(tmp_path: Path, monkeypatc
     def load(name: str, *more: Any) -> Any:
         return type("Template", (), {"tokenizer": other})() if name == "far" else real
 
-    monkeypatch.setattr("bough.methods.teacher.load_template", load)
+    monkeypatch.setattr("bough.chat.template.load_template", load)
     with pytest.raises(
         InputError, match=r"far has another tokenizer than tiny: the token 'zebra' is \d+ there and missi"
     ):
         trained(tmp_path, "far")
-
-
-class Serves:
-    """Answers as vLLM does: the prompt's tokens with their log-probabilities, and one token more."""
-
-    def __init__(self, teacher: Path) -> None:
-        self.policy, self.tokenizer = Policy.load(str(teacher)).eval(), load_template("tiny").tokenizer
-
-    def __call__(self, body: Json) -> Reply:
-        ids = body["prompt"]
-        assert body["echo"] and body["max_tokens"] == 1
-        with torch.no_grad():
-            [values] = self.policy.logprobs([Call(prompt_ids=ids[:1], completion_ids=ids[1:])])
-        logprobs = {
-            "tokens": [self.tokenizer.decode([id]) for id in ids] + ["!"],
-            "token_logprobs": [None, *values.tolist(), -1.0],
-        }
-        return Reply({"choices": [{"text": "", "logprobs": logprobs}]})
-
-
-@pytest.fixture
-def server(teacher: Path) -> Iterator[StandIn]:
-    with serving(Serves(teacher)) as found:
-        yield found
-
-
-def test_a_server_scores_the_sampled_tokens(tmp_path: Path, server: StandIn, teacher: Path, caplog: Any):
-    lines = trained(tmp_path / "far", server.url, max_steps=1)
-    assert "reverse KL is estimated" in caplog.text.replace("\n", " ")
-    records = (json.loads(line) for line in (tmp_path / "far/rollouts/00000.jsonl").read_text().splitlines())
-    calls = [
-        Call(prompt_ids=call["prompt_ids"], completion_ids=call["completion_ids"], logprobs=call["logprobs"])
-        for record in records for attempt in record["attempts"] for turn in attempt["turns"] if (call := turn["call"])
-    ]  # fmt: skip
-    with torch.no_grad():
-        theirs = torch.cat(Policy.load(str(teacher)).eval().logprobs(calls))
-    own = torch.tensor([value for call in calls for value in call.logprobs or ()])
-    assert lines[0]["divergence"] == pytest.approx((own - theirs).mean().item(), abs=1e-4)
-    assert len(server.asked) == 1 + len(calls) and lines[0]["grad_norm"] > 0
-
-
-def checked(server: StandIn, **more: Any) -> None:
-    tokenizer = load_template("tiny").tokenizer
-    scorer = TeacherServer(server.url, more.get("model", ""), tokenizer, "NO_KEY", torch.device("cpu"))
-    try:
-        scorer.check()
-    finally:
-        scorer.close()
-
-
-def test_a_server_that_cannot_teach_is_refused(server: StandIn):
-    checked(server)
-    answer = server.answer
-
-    def changed(field: str, change: Any) -> Any:
-        def reply(body: Json) -> Reply:
-            found = answer(body).body
-            logprobs = found["choices"][0]["logprobs"]
-            logprobs[field] = change(logprobs[field])
-            return Reply(found)
-
-        return reply
-
-    server.answer = changed("tokens", lambda tokens: [token.upper() for token in tokens])
-    with pytest.raises(InputError, match="it has another tokenizer"):
-        checked(server)
-    server.answer = changed("token_logprobs", lambda values: [None] * len(values))
-    with pytest.raises(InputError, match="no log-probabilities of the prompt"):
-        checked(server)
-    server.answer = changed("tokens", lambda tokens: [7 for _ in tokens])
-    with pytest.raises(InputError, match="gave 7 as the text of a token"):
-        checked(server)
-    server.answer = lambda _: Reply({"choices": [{"text": "Hello"}]})
-    with pytest.raises(InputError, match="must echo a prompt of token ids"):
-        checked(server)
-    server.models = Reply({"data": [{"id": "a"}, {"id": "b"}]})
-    with pytest.raises(InputError, match="2 models; choose with --server-model"):
-        checked(server)
-    assert teacher_server.PROBE.isascii() is False, "texts beyond ASCII are probed too"
-
-
-@pytest.mark.parametrize("lie", [5.0, math.nan, -math.inf, "low", True])
-def test_a_log_probability_that_is_none_is_not_trained_on(server: StandIn, lie: Any):
-    call, answer = Call(prompt_ids=[5, 6], completion_ids=[7, 8]), server.answer
-    scorer = TeacherServer(server.url, "teacher", None, "NO_KEY", torch.device("cpu"))
-    row = SimpleNamespace(calls=[0])
-
-    def reply(body: Json) -> Reply:
-        found = answer(body).body
-        found["choices"][0]["logprobs"]["token_logprobs"][3] = lie
-        return Reply(found)
-
-    try:
-        assert scorer.of([row], [call])[0][0].shape == (2,)  # type: ignore[list-item]  # only its calls are read
-        server.answer = reply
-        with pytest.raises(EngineError, match=f"gave {re.escape(repr(lie))} as the log-probability of a token"):
-            scorer.of([row], [call])  # type: ignore[list-item]
-    finally:
-        scorer.close()

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from bough.methods.grpo import GRPOConfig, train_grpo
-from bough.methods.grpo_online import OnlineGRPO
+from bough.methods.grpo import train_grpo
 from bough.online.gather import ENOUGH, FlatGroups, distances, kind_of
-from bough.online.method import GroupExample
+from bough.training.method import GroupExample
 from bough.types import Call, Group, Message, Task, ToolCall, Trajectory, Turn
 from tests.online.test_online import settings
 
-SAME, FAILED, SUCCEEDED = "the same, word for word", "all attempts failed", "all attempts succeeded"
+FAILED, SUCCEEDED = "all attempts failed", "all attempts succeeded"
 
 
 def group(*attempts: tuple[str, bool | None]) -> Group:
@@ -34,10 +33,6 @@ def group(*attempts: tuple[str, bool | None]) -> Group:
     )  # fmt: skip
 
 
-def flat(**more: Any) -> FlatGroups:
-    return FlatGroups(OnlineGRPO(GRPOConfig(environment="household", max_steps=1, **more)).against_flat)
-
-
 def test_groups_are_told_apart_by_why_their_rewards_are_equal():
     assert kind_of(group(("a", False), ("a", False))) == "same", "a higher temperature helps, whatever the outcome"
     assert kind_of(group(("a", False), ("b", False))) == "failed"
@@ -52,31 +47,8 @@ def test_attempts_with_other_tool_calls_are_not_the_same():
     assert kind_of(calls) == "failed"
 
 
-def advice(*attempts: tuple[str, bool | None], **more: Any) -> str:
-    found = flat(**more)
-    found.note(group(*attempts), "zero_variance")
-    return found.advice()
-
-
-def test_advice_depends_on_the_reason():
-    same, failed, succeeded = (advice(("a", True), ("a", True)), advice(("a", False), ("b", False)),
-                               advice(("a", True), ("b", True)))  # fmt: skip
-    assert SAME in same and "try a --temperature above 1, --temperatures 1 1.5 or --entropy-coef 0.001" in same
-    assert FAILED in failed and "try easier tasks, --reset-file" in failed and "--group-size above 8" in failed
-    assert SUCCEEDED in succeeded and "try harder tasks, --advantage state" in succeeded
-    assert "--temperature" not in failed + succeeded and "--reset-file" not in same + succeeded
-    assert "--advantage" not in same + failed
-
-
-def test_settings_that_are_in_use_are_not_advised():
-    same = advice(("a", True), ("a", True), entropy_coef=0.01, temperatures=[1.0, 1.2])
-    assert "--entropy-coef" not in same and "try --temperatures above 1.2" in same
-    succeeded = advice(("a", True), ("b", True), advantage="graph", task_pool=9)
-    assert "--advantage" not in succeeded and "--task-pool" not in succeeded
-
-
 def test_the_most_frequent_reason_comes_first_with_its_count():
-    found = flat()
+    found = FlatGroups()
     for attempts in ([("a", True), ("b", True)], [("a", False), ("b", False)], [("a", False), ("c", False)]):
         found.note(group(*attempts), "zero_variance")
     assert (
@@ -86,7 +58,7 @@ def test_the_most_frequent_reason_comes_first_with_its_count():
 
 
 def test_a_warning_comes_once_and_only_if_most_groups_teach_nothing(caplog: pytest.LogCaptureFixture):
-    found, one = flat(), group(("a", False), ("b", False))
+    found, one = FlatGroups(), group(("a", False), ("b", False))
     for _ in range(ENOUGH // 2):
         found.note(one, "zero_variance")
         found.note(one, "")
@@ -111,7 +83,7 @@ def test_a_run_warns_in_time_to_change_its_settings(tmp_path: Path, caplog: pyte
         )
     )
     (said,) = [record.getMessage() for record in caplog.records if "groups have zero variance" in record.getMessage()]
-    assert f"15 of 16 groups have zero variance: in 15 of them {FAILED} (try easier tasks, --reset-file" in said
+    assert f"15 of 16 groups have zero variance: in 15 of them {FAILED} (try easier tasks" in said
 
 
 class Policy:
@@ -133,8 +105,8 @@ class Policy:
         self.says = -1.0
 
 
-def sampled(number: int, temperature: float = 1.0) -> Call:
-    return Call(prompt_ids=[1, 2], completion_ids=[number, 9], logprobs=[-2.0, -2.0], temperature=temperature)
+def sampled(number: int) -> Call:
+    return Call(prompt_ids=[1, 2], completion_ids=[number, 9], logprobs=[-2.0, -2.0])
 
 
 def group_of(*calls: Call) -> Group:
@@ -155,9 +127,8 @@ def example(*calls: Call, logprob: float | None = None) -> GroupExample:
     [
         [example(sampled(3), sampled(4))],
         [example(sampled(3), logprob=-1.5)],
-        [example(sampled(3), sampled(4, temperature=2.0), logprob=-1.5)],
     ],
-    ids=["no log-probabilities", "a call is missing", "another temperature"],
+    ids=["no log-probabilities", "a call is missing"],
 )
 def test_what_the_examples_do_not_have_is_computed(examples: list[GroupExample]):
     policy = Policy()

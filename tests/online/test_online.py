@@ -74,12 +74,12 @@ def test_online_a_run_that_memory_runs_out_for_goes_on_with_gradient_checkpointi
     assert all(line["logprob_gap_max"] < 1e-4 for line in metrics(tmp_path) if not more.get("max_staleness"))
 
 
-def test_mini_batches_and_passes_leave_the_policy_behind(tmp_path: Path):
-    train_grpo(settings(tmp_path, max_steps=4, updates=2, passes=2))
+def test_mini_batches_leave_the_policy_behind(tmp_path: Path):
+    train_grpo(settings(tmp_path, max_steps=2, updates=2))
     lines = metrics(tmp_path)
-    assert [line["epoch"] for line in lines] == [0, 0, 0, 0]
+    assert [line["epoch"] for line in lines] == [0, 0]
     assert lines[0]["ratio"] == pytest.approx(1, abs=1e-4)
-    assert lines[3]["approx_kl"] > 1e-6, "the fourth update's data is of the policy before the first"
+    assert lines[1]["approx_kl"] > 1e-6, "the second update's data is of the policy before the first"
     names = ["00000.json", "00000.jsonl", "00000.safetensors"]
     assert [path.name for path in sorted((tmp_path / "rollouts").iterdir())] == names
 
@@ -248,7 +248,7 @@ def slow_judge(trajectory: Trajectory) -> float:
 def test_a_reward_that_hangs_stops_the_run_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(slow_judge, "hangs", True, raising=False)
     judged = {"rewards": {f"{__name__}:slow_judge": 1.0}, "reward_timeout_s": 1.0, "max_steps": 3}
-    said = r"(?s)batch 2 cannot be scored: the reward slow_judge took longer than 1 s \(.*test_online\.py:\d+.*--resu"
+    said = r"(?s)batch 2 cannot be played: the reward slow_judge took longer than 1 s \(.*test_online\.py:\d+.*--resu"
     with pytest.raises(PausedError, match=said):
         train_grpo(settings(tmp_path, **judged))
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
@@ -309,11 +309,6 @@ def test_at_another_temperature_the_first_update_is_on_policy(tmp_path: Path):
     assert second["approx_kl"] > 1e-9 and second["mismatch_kl"] == pytest.approx(0, abs=1e-6)
 
 
-def test_a_temperature_of_zero_is_refused(tmp_path: Path):
-    with pytest.raises(InputError, match="temperature"):
-        settings(tmp_path, temperature=0)
-
-
 def test_cuts_are_said_to_be_off_policy(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     train_grpo(settings(tmp_path / "whole", max_steps=1))
     assert "off-policy" not in caplog.text
@@ -349,7 +344,7 @@ def test_groups_that_teach_nothing_are_replaced_up_to_a_budget(tmp_path: Path, w
     said = r"the first tasks give no training signal \(24 groups in, 0 kept, 24 dropped \(24 zero_variance\)"
     with pytest.raises(BoughError, match=said) as error:
         train_grpo(config)
-    assert "in 24 of them all attempts failed (try easier tasks, --reset-file" in str(error.value)
+    assert "in 24 of them all attempts failed (try easier tasks" in str(error.value)
     assert list((tmp_path / "rollouts").iterdir()) == [], "the same settings must not be stuck with it"
     assert train_grpo(settings(tmp_path, max_steps=1, resume=True, **few)).counters.step == 1
 
@@ -364,28 +359,6 @@ def test_a_run_that_ran_out_of_tasks_that_teach_goes_on_with_other_settings(
     assert ended.ledgers[0] == {"item": "groups", "in": 12, "kept": 4, "dropped": {"zero_variance": 8}}
     resumed = train_grpo(settings(tmp_path, resample=8.0, resume=True, **world))
     assert resumed.counters.step == 3
-
-
-def test_below_the_floor_a_batch_gets_the_entropy_bonus(tmp_path: Path):
-    train_grpo(settings(tmp_path, max_steps=2, batch_size=1, entropy_coef=0.5, entropy_floor=1.0))
-    first, second = metrics(tmp_path)
-    assert first["entropy"] > 1 and first["entropy_coef"] == 0.0 == second["entropy_coef"]
-    train_grpo(settings(tmp_path, max_steps=3, batch_size=1, entropy_coef=0.5, entropy_floor=100.0, resume=True))
-    assert metrics(tmp_path)[-1]["entropy_coef"] == 0.5
-    # The bonus is in the loss: half a nat per nat of entropy, less the advantages, which add up to zero per token.
-    assert metrics(tmp_path)[-1]["loss"] < first["loss"] - 0.5
-
-
-@pytest.mark.parametrize(
-    ("more", "problem"),
-    [
-        ({"entropy_floor": 1.0}, "entropy_floor needs entropy_coef"),
-        ({"entropy_floor": 1.0, "entropy_coef": 0.1, "environment": None, "train_file": "x"}, "needs environment"),
-    ],
-)
-def test_an_entropy_floor_without_effect_is_refused(tmp_path: Path, more: dict[str, Any], problem: str):
-    with pytest.raises(ValueError, match=problem):
-        settings(tmp_path, **more)
 
 
 def test_what_teaches_is_what_the_objective_can_tell_apart(tmp_path: Path):
@@ -417,11 +390,6 @@ def test_tasks_that_teach_nothing_are_not_the_end_and_count_in_reward_and_succes
     }
 
 
-def test_a_batch_is_as_many_tasks_as_steps_are_accumulated(tmp_path: Path):
-    train_grpo(settings(tmp_path, max_steps=1, batch_size=1, gradient_accumulation_steps=3))
-    assert len(list(read(tmp_path / "rollouts/00000.jsonl"))) == 3
-
-
 def test_a_task_that_comes_again_in_a_batch_is_played_anew(tmp_path: Path):
     config = settings(tmp_path, environment="tests.online.letters:Few", max_steps=1, batch_size=4, resample=4.0)
     train_grpo(config)
@@ -429,12 +397,6 @@ def test_a_task_that_comes_again_in_a_batch_is_played_anew(tmp_path: Path):
     replies = [tuple(str(attempt.turns[0].reply) for attempt in group.attempts) for group in groups]
     assert len(groups) == 4 and len({group.task.id for group in groups}) == 2
     assert len(set(replies)) == 4
-
-
-def test_a_divergence_from_weights_that_are_gone_is_refused_before_playing(tmp_path: Path):
-    with pytest.raises(InputError, match="--kl-coef with --environment needs an adapter"):
-        train_grpo(settings(tmp_path, use_lora=False, kl_coef=0.1))
-    assert not (tmp_path / "rollouts").exists()
 
 
 def test_held_out_tasks_come_from_a_file_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -508,17 +470,18 @@ def test_a_file_or_a_world_but_not_both(tmp_path: Path):
         train_grpo(settings(tmp_path, max_steps=None))
 
 
-def test_a_watch_pauses_and_a_paused_run_goes_on_when_told(tmp_path: Path):
+def test_a_watch_pauses_and_a_paused_run_goes_on_when_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     few = {"group_size": 3, "max_new_tokens": 4, "learning_rate": 5e-3}
-    config = settings(tmp_path, max_steps=6, watch=True, watch_kl=1e-9, **few)
+    monkeypatch.setattr("bough.online.source.FAR", 1e-9)
+    config = settings(tmp_path, max_steps=6, watch=True, **few)
     with pytest.raises(PausedError, match=r"paused before batch 5: the policy is .* away from its start"):
         train_grpo(config)
     trained = train_grpo(settings(tmp_path, max_steps=6, resume=True, **few))
     assert trained.counters.step == 6
 
 
-def alarm(batches: list[dict[str, float]], **more: Any) -> str | None:
-    watch = Watch(settings(Path("unused"), watch=True, **more).watch)
+def alarm(batches: list[dict[str, float]]) -> str | None:
+    watch = Watch()
     for batch in batches:
         watch.see(batch)
     return watch.alarm()

@@ -11,9 +11,8 @@ from torch import Tensor
 from bough.errors import InputError
 from bough.models.resolve import load_tokenizer
 from bough.policy.adapters import ACTOR, HASHED_WHOLE, AdapterWeights, Lora, grow, read_shape, weights_digest
-from bough.policy.load import load_model
+from bough.policy.load import load_model, save_policy
 from bough.policy.policy import Policy
-from bough.policy.save import save_policy
 from bough.types import Call
 from tests.policy.families import make
 

@@ -67,21 +67,6 @@ def test_values_and_gradients_are_those_of_whole_logits(trained, scale, softcap,
 
 
 @pytest.mark.parametrize("trained", [True, False])
-def test_each_target_may_have_its_own_temperature(trained):
-    hidden, targets, layer, weights = inputs(trained)
-    wanted = [hidden, *layer.parameters()] if trained else [hidden]
-    temperatures = torch.linspace(0.5, 2.0, M)
-    logprobs, entropies, _ = predict(hidden, targets, Head(layer, V), temperatures)
-    found = torch.autograd.grad((logprobs * weights).sum(), wanted)
-
-    whole = (layer(hidden) / temperatures[:, None]).log_softmax(-1)
-    expected = torch.autograd.grad((whole[torch.arange(M), targets] * weights).sum(), wanted)
-    torch.testing.assert_close(logprobs, whole[torch.arange(M), targets])
-    torch.testing.assert_close(entropies, -(whole.exp() * whole).sum(-1))
-    torch.testing.assert_close(found, expected)
-
-
-@pytest.mark.parametrize("trained", [True, False])
 def test_no_tensor_is_larger_than_a_chunk_of_logits(trained):
     hidden, targets, layer, weights = inputs(trained)
     with Largest() as largest:

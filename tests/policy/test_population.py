@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 
 from bough.errors import InputError
 from bough.policy.adapters import AdapterWeights, Lora, adapted_layers, add_actor, load_actor
+from bough.policy.load import save_weights
 from bough.policy.policy import Policy
 from bough.policy.population import AdaptedSegment, Population
 from bough.policy.recorded import padded
-from bough.policy.save import save_weights
 from bough.types import Call
 
 CALLS = [Call(prompt_ids=[10, 11, 12, 13 + i], completion_ids=[20, 21 + i, 2]) for i in range(3)]

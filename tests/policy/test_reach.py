@@ -14,9 +14,9 @@ from bough.policy.adapters import (
     out_of_reach,
     read_shape,
 )
+from bough.policy.load import merged, save_policy
 from bough.policy.policy import Policy
 from bough.policy.probe import CALLS
-from bough.policy.save import merged, save_policy
 from tests.policy.families import make
 
 

@@ -8,9 +8,9 @@ from safetensors.torch import load_file, save_file
 from bough.errors import BoughError
 from bough.models.resolve import load_tokenizer
 from bough.policy.adapters import Lora, add_reference
+from bough.policy.load import save_policy
 from bough.policy.policy import Policy
 from bough.policy.reference import Reference
-from bough.policy.save import save_policy
 from bough.types import Call
 
 CALLS = [Call(prompt_ids=[5, 6, 7], completion_ids=[8, 2]), Call(prompt_ids=[5, 6, 9], completion_ids=[10, 11, 2])]

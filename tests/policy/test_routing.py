@@ -5,9 +5,9 @@ from packaging.version import Version
 
 from bough.errors import InputError
 from bough.models.miniature import miniature
+from bough.policy.head import Routers, coefficient, routing
 from bough.policy.policy import Policy
 from bough.policy.probe import CALLS
-from bough.policy.routing import Routers, coefficient, routing
 from bough.trees.pack import plain_row
 from bough.types import Call
 from tests.policy.families import make

@@ -6,8 +6,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bough.models.resolve import load_tokenizer, resolve
 from bough.policy.adapters import Lora
+from bough.policy.load import save_policy
 from bough.policy.policy import Policy
-from bough.policy.save import save_policy
 
 IDS = torch.tensor([[5, 6, 7, 8]])
 

@@ -9,9 +9,8 @@ from bough.errors import InputError
 from bough.methods.sft import SFTConfig
 from bough.models.resolve import load_tokenizer
 from bough.policy.adapters import Lora, load_actor, lora, start_adapter
-from bough.policy.load import load_model
+from bough.policy.load import load_model, save_policy
 from bough.policy.policy import Policy
-from bough.policy.save import save_policy
 
 OWN = Lora(r=4, alpha=12, dropout=0.1, targets=("q_proj", "v_proj"))
 

@@ -67,13 +67,13 @@ def test_where_a_group_cannot_be_entered_there_is_none(tmp_path: Path, monkeypat
     monkeypatch.setattr(group, "find", lambda: tmp_path)
     monkeypatch.setattr(group, "ENTER", "exit 1")
     monkeypatch.setattr(group, "REMOVE_S", 0.0)  # plain folders are not empty
-    assert group._place.__wrapped__(os.geteuid()) is None
+    assert group.place.__wrapped__(os.geteuid()) is None
     monkeypatch.setattr(group, "find", lambda: tmp_path / "nothing")
-    assert group._place.__wrapped__(os.geteuid()) is None
+    assert group.place.__wrapped__(os.geteuid()) is None
 
 
 def test_a_sandbox_is_in_its_group_and_the_group_goes_with_it():
-    above = group._place(os.geteuid())
+    above = group.place(os.geteuid())
     if above is None:
         pytest.skip("no control group (version 2) can be made here")
 
@@ -102,7 +102,7 @@ def test_a_group_is_removed_however_slowly_its_processes_end(tmp_path: Path):
 @pytest.fixture
 def real() -> Iterator[group.ControlGroup]:
     """A group of this machine's kernel, for at most 12 processes and 146 MB."""
-    above = group._place(os.geteuid())
+    above = group.place(os.geteuid())
     if above is None:
         pytest.skip("no control group (version 2) can be made here")
     made = group._make(above, SandboxLimits(memory_mb=64, disk_mb=1, processes=4), own_mb=0)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from bough.config.training import CurriculumConfig
 from bough.methods.sft import SFTConfig
-from bough.online.method import GroupExample
-from bough.training.method import Example
+from bough.training.method import Example, GroupExample
 from bough.training.plan import Batch, Plan, PlannedSource, PlannedStep
 from bough.types import Call
 
@@ -90,38 +89,6 @@ def test_whole_epochs_are_fair(count: int, batch: int, epochs: float, seed: int)
     assert planned
 
 
-def adaptive(levels: tuple[int, ...] = (0,)) -> Plan:
-    return Plan(
-        [str(i) for i in range(10)], [float(i) for i in range(10)], batch_size=2, num_epochs=4, seed=3,
-        curriculum=CurriculumConfig(start_ratio=0.4, warmup_epochs=2, success=0.7), levels=levels,
-    )  # fmt: skip
-
-
-def through(laid_out: Plan, successes: list[float], first: int = 0) -> list[list[int]]:
-    """The batches from step `first` on, the plan told of each epoch's success as it ends."""
-    found = []
-    for number in range(first, len(laid_out)):
-        found.append(laid_out[number].examples)
-        if laid_out.ends_epoch(number) and number + 1 < len(laid_out):
-            laid_out.end_epoch(successes[laid_out[number].epoch])
-    return found
-
-
-def test_an_adaptive_curriculum_waits_for_success_and_keeps_the_number_of_steps():
-    laid_out = adaptive()
-    batches = through(laid_out, [0.5, 0.9, 0.9, 0.9, 0.9])
-    assert laid_out.levels[:4] == [0, 0, 1, 2]
-    assert len(batches) == len(laid_out) == 2 + 4 + 5 + 5
-    assert {i for batch in batches[:4] for i in batch} == {0, 1, 2, 3}
-
-
-def test_an_adaptive_plan_is_found_again_from_its_levels():
-    first = adaptive()
-    batches = through(first, [0.5, 0.9, 0.1, 0.9, 0.9, 0.9])
-    again = adaptive(tuple(first.levels))
-    assert [again[i].examples for i in range(len(again))] == batches
-
-
 def test_where_an_epoch_ends_is_known():
     laid_out = Plan(["a", "b", "c"], [0.0] * 3, batch_size=2, num_epochs=2)
     assert [laid_out.ends_epoch(i) for i in range(4)] == [False, True, False, True]
@@ -159,23 +126,6 @@ def test_every_example_comes_once_an_epoch():
 def test_a_step_is_the_same_whoever_asks_and_when():
     late, whole = source(), source()
     assert [numbers(whole, step) for step in range(4)][3] == numbers(late, 3)
-
-
-def test_an_adaptive_curriculum_goes_on_from_what_a_checkpoint_kept():
-    adaptive = {"curriculum": True, "curriculum_start_ratio": 0.5, "curriculum_warmup_epochs": 1}
-    found = source(curriculum_success=0.8, **adaptive)
-    assert numbers(found, 0) == {0, 1}, "the easy half first"
-    found.end_epoch(0.9)
-    again = source(curriculum_success=0.8, **adaptive)
-    again.restore(found.levels)
-    assert found.levels == again.levels == [0, 1] and numbers(found, 1) == numbers(again, 1)
-
-
-def test_without_a_threshold_nothing_is_told():
-    found = source(curriculum=True)
-    before = found.levels
-    found.end_epoch(0.9)
-    assert found.levels == before
 
 
 PLAYED = GroupExample(

@@ -19,12 +19,11 @@ from bough.methods.distill import DistillConfig
 from bough.methods.dpo import DPO, DPOConfig, Preference
 from bough.methods.grpo import GRPO, GRPOConfig
 from bough.methods.sft import SFT, Demonstration, SFTConfig
-from bough.online.method import GroupExample
 from bough.policy.adapters import Lora, adapted_layers, add_actor
 from bough.policy.policy import Policy, RowReader
 from bough.policy.population import Population
 from bough.policy.reference import Reference
-from bough.training.method import Example, Method
+from bough.training.method import Example, GroupExample, Method
 from bough.training.population import PopulationStep, PopulationTrainer, Update, Work
 from bough.training.step import Step, Updater
 from bough.types import Call
@@ -441,9 +440,3 @@ def test_training_that_a_population_cannot_do_is_refused(name: str, config: Trai
     trainer = PopulationTrainer(population_of(["sft"]))
     with pytest.raises(InputError, match=said):
         trainer.add(name, SFT(SFTConfig(train_file=FILE)), config, 1)
-
-
-def test_a_member_is_trained_at_one_temperature():
-    config = GRPOConfig(train_file=FILE, temperatures=[0.7, 1.0])
-    with pytest.raises(InputError, match="one temperature"):
-        PopulationTrainer(population_of(["sft"])).add("sft", GRPO(config), config, 1)

@@ -62,7 +62,7 @@ def told(run: Path) -> list[dict[str, Any]]:
 def test_a_resumed_run_says_where_the_machine_may_change_its_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(bit_exact, "changed_by_address", lambda multiply: [(1536, 576)])
+    monkeypatch.setattr(bit_exact, "same_anywhere", lambda *_: False)
     bit_exact.warn_if_runs_differ.cache_clear()
     command = [*SFT, "--model", "tiny", "--batch-size", "2", "--output-dir", str(tmp_path / "run")]
     said = "a resumed run may differ in the last bits from one that was never stopped"

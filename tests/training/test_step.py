@@ -13,11 +13,10 @@ from bough.errors import InputError
 from bough.methods.dpo import DPO, DPOConfig, Preference
 from bough.methods.grpo import GRPO, GRPOConfig
 from bough.methods.sft import SFT, Demonstration, SFTConfig
-from bough.online.method import GroupExample
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 from bough.policy.reference import Reference
-from bough.training.method import Example
+from bough.training.method import Example, GroupExample
 from bough.training.plan import Batch
 from bough.training.step import PackedBatch, Step, Updater
 from bough.types import Call

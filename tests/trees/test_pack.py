@@ -31,10 +31,9 @@ def test_an_answer_that_calls_share_is_predicted_once():
 
 
 @settings(deadline=None)
-@given(call_sets(), st.integers(1, 40), st.sampled_from([tree_rows, plain_rows]), st.data())
-def test_rows_hold_every_answer_once(calls, budget, make, data):
-    heats = data.draw(st.none() | st.lists(st.sampled_from([0.5, 1, 2]), min_size=len(calls), max_size=len(calls)))
-    rows = make(calls, budget, heats)
+@given(call_sets(), st.integers(1, 40), st.sampled_from([tree_rows, plain_rows]))
+def test_rows_hold_every_answer_once(calls, budget, make):
+    rows = make(calls, budget)
     assert sorted(c for row in rows for c in row.calls) == list(range(len(calls)))
     for row in rows:
         assert row.tokens.size <= budget or len(row.calls) == 1
@@ -43,11 +42,6 @@ def test_rows_hold_every_answer_once(calls, budget, make, data):
         before = np.split(row.tokens.ravel()[row.predictors_M][row.index_N], np.cumsum(row.lengths)[:-1])
         expected = [[calls[c].prompt_ids[-1], *calls[c].completion_ids[:-1]] for c in row.calls]
         assert [ids.tolist() for ids in before] == expected
-        if heats is None:
-            assert row.temperature_M is None
-        else:
-            sampled_at = np.repeat([heats[c] for c in row.calls], row.lengths)
-            assert row.temperature_M[row.index_N].tolist() == sampled_at.tolist()
 
 
 def test_plain_rows_pad_at_the_end():

@@ -81,12 +81,18 @@ class CallBuilder:
                 yield self._within_context(self._recorded(index - len(history), recorded))
                 continue
             if turn.prompt is not None:
-                yield self._aside(index - len(history), turn, turn.prompt, tools)
+                alone = turn.model_copy(update={"prompt": None})
+                [built] = self.build(turn.prompt, [alone], tools if turn.tools is None else turn.tools)
+                yield replace(built, turn=index - len(history))
                 continue
             try:
-                text = self._answer(start, turns[first:index], turn, tools)
+                reply = turn.correction or turn.reply
+                if reply.empty:
+                    raise RowError("empty_completion", "the reply is empty")
+                text = self.template.answer(conversation(start, turns[first:index]), reply, tools)
                 completion = self.template.encode_answer(text)
-                if recorded is not None and self._fits(recorded.prompt_ids, completion):
+                limit = self.max_length
+                if recorded is not None and (limit is None or len(recorded.prompt_ids) + len(completion) <= limit):
                     prompt = recorded.prompt_ids
                 else:
                     first, prompt = self._prompt(start, turns, first, index, tools, len(completion))
@@ -95,21 +101,6 @@ class CallBuilder:
                 continue
             call = Call(prompt_ids=prompt, completion_ids=completion, text=plain(text))
             yield self._within_context(Built(index - len(history), call, dropped_steps=first))
-
-    def _aside(self, number: int, turn: Turn, prompt: list[Message], tools: list[dict[str, Any]]) -> Built:
-        """The call of a turn with a prompt of its own."""
-        alone = turn.model_copy(update={"prompt": None})
-        [built] = self.build(prompt, [alone], tools if turn.tools is None else turn.tools)
-        return replace(built, turn=number)
-
-    def _answer(self, start: list[Message], past: list[Turn], turn: Turn, tools: list[dict[str, Any]]) -> str:
-        reply = turn.correction or turn.reply
-        if reply.empty:
-            raise RowError("empty_completion", "the reply is empty")
-        return self.template.answer(conversation(start, past), reply, tools)
-
-    def _fits(self, prompt: list[int], completion: list[int]) -> bool:
-        return self.max_length is None or len(prompt) + len(completion) <= self.max_length
 
     def _prompt(
         self, start: list[Message], turns: list[Turn], first: int, index: int, tools: list[dict[str, Any]], answer: int

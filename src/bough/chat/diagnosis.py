@@ -71,30 +71,31 @@ class Diagnosis:
         """Counts a record and its calls, and returns the calls."""
         self.rows.keep()
         calls: list[Call] = []
-        self._look_for_control_tokens(sample, place)
+        spelled: str | None = None
         for start, turns, tools in _units(sample):
+            control = self.builder.template.control
+            spelled = spelled or next(control.found(conversation(start, turns), tools), None)
             built = list(self.builder.build(start, turns, tools))
             self._count(built, turns, place)
             found = [each.call for each in built if each.call]
             if isinstance(sample, Trajectory) and sample.rewards.get(LABEL) == 0:
                 self.tokens["labelled bad"] += sum(len(call.completion_ids) for call in found)
             calls += found
+        if spelled is not None:
+            self.with_control_tokens += 1
+            self.control_token = self.control_token or f"{spelled} in {place}"
         self.tokens["computed"] += tree_size(calls)
         return calls
-
-    def _look_for_control_tokens(self, sample: Sample, place: str) -> None:
-        for start, turns, tools in _units(sample):
-            found = next(self.builder.template.control.found(conversation(start, turns), tools), None)
-            if found is not None:
-                self.with_control_tokens += 1
-                self.control_token = self.control_token or f"{found} in {place}"
-                return
 
     def _count(self, built: list[Built], turns: list[Turn], place: str) -> None:
         previous: Built | None = None
         for each in built:
             if each.call is None:
-                self._drop(each, place)
+                assert each.reason is not None
+                self.calls.drop(each.reason)
+                examples = self.examples.setdefault(each.reason, [])
+                if len(examples) < EXAMPLES:
+                    examples.append(f"{place}, turn {each.turn + 1}: {each.message}")
                 continue
             self.calls.keep()
             self.tokens["trained"] += len(each.call.completion_ids)
@@ -108,100 +109,54 @@ class Diagnosis:
                 and previous.dropped_steps == each.dropped_steps
                 and turns[previous.turn].correction is None  # the reply that follows is another one
             ):
-                self._compare(previous.call, each.call)
+                before = previous.call.prompt_ids + previous.call.completion_ids
+                lost = len(before) - common_prefix(before, each.call.prompt_ids)
+                self.followed += 1
+                self.rewritten += lost > 0
+                self.recomputed += lost
             previous = each
         self.tokens["turns given as context"] += sum(not turn.trained for turn in turns)
 
-    def _compare(self, earlier: Call, later: Call) -> None:
-        before = earlier.prompt_ids + earlier.completion_ids
-        lost = len(before) - common_prefix(before, later.prompt_ids)
-        self.followed += 1
-        self.rewritten += lost > 0
-        self.recomputed += lost
-
-    def _drop(self, built: Built, place: str) -> None:
-        assert built.reason is not None
-        self.calls.drop(built.reason)
-        examples = self.examples.setdefault(built.reason, [])
-        if len(examples) < EXAMPLES:
-            examples.append(f"{place}, turn {built.turn + 1}: {built.message}")
-
     def findings(self) -> Iterator[Finding]:
         """What a user should know before training on this file."""
-        yield from self._dropped()
-        yield from self._not_trained()
-        yield from self._about_the_template()
-
-    def _dropped(self) -> Iterator[Finding]:
-        bad, torn = self.rows.dropped.total(), self.rows.dropped["torn"]
+        builder, end_of_turn = self.builder, self.builder.template.end_of_turn
+        bad, torn, listed = self.rows.dropped.total(), self.rows.dropped["torn"], "; ".join(self.problems.lines())
         if bad > torn:
-            yield Finding(
-                "fail", "bad rows",
-                f"{bad} of {plural(self.rows.came_in, 'row')} cannot be read; training stops at them, "
-                "or drops them with --on-error skip: " + "; ".join(self.problems.lines()),
-            )  # fmt: skip
+            said = f"{bad} of {plural(self.rows.came_in, 'row')} cannot be read; training stops at them, or drops them"
+            yield Finding("fail", "bad rows", f"{said} with --on-error skip: {listed}")
         elif torn:
-            yield Finding(
-                "warn",
-                "torn rows",
-                f"{plural(torn, 'row is', 'rows are')} cut off: " + "; ".join(self.problems.lines()),
-            )
+            yield Finding("warn", "torn rows", f"{plural(torn, 'row is', 'rows are')} cut off: {listed}")
         for reason, examples in self.examples.items():
             if reason != "too_long":  # has a finding of its own
-                yield Finding(
-                    "warn", "dropped calls",
-                    f"{self.calls.dropped[reason]} of {plural(self.calls.came_in, 'call is', 'calls are')} dropped "
-                    f"as {reason}, for example " + "; ".join(examples),
-                )  # fmt: skip
-
-    def _not_trained(self) -> Iterator[Finding]:
+                said = f"{self.calls.dropped[reason]} of {plural(self.calls.came_in, 'call is', 'calls are')} dropped"
+                yield Finding("warn", "dropped calls", f"{said} as {reason}, for example " + "; ".join(examples))
         if not self.tokens["trained"]:
             yield Finding("fail", "no trained token", "not one token of this file would be trained")
-        too_long, builder = self.calls.dropped["too_long"], self.builder
-        first = f"; the first: {self.examples['too_long'][0]}" if too_long else ""
-        if too_long and builder.max_length is None:
-            yield Finding(
-                "fail", "longer than the context",
-                f"{plural(too_long, 'call is', 'calls are')} longer than the model's context of "
-                f"{builder.context} tokens and would be dropped; --max-length drops the oldest steps of a "
-                f"long prompt instead{first}",
-            )  # fmt: skip
-        elif too_long:
-            yield Finding(
-                "fail", "answer cut off",
-                f"{plural(too_long, 'answer does', 'answers do')} not fit into max_length "
-                f"{self.builder.max_length} and would be dropped (Bough never cuts an answer); raise max_length{first}",
-            )  # fmt: skip
+        if too_long := self.calls.dropped["too_long"]:
+            first = f"; the first: {self.examples['too_long'][0]}"
+            if builder.max_length is None:
+                said = (
+                    f"{plural(too_long, 'call is', 'calls are')} longer than the model's context of {builder.context}"
+                )
+                more = "tokens and would be dropped; --max-length drops the oldest steps of a long prompt instead"
+                yield Finding("fail", "longer than the context", f"{said} {more}{first}")
+            else:
+                said = f"{plural(too_long, 'answer does', 'answers do')} not fit into max_length {builder.max_length}"
+                more = "and would be dropped (Bough never cuts an answer); raise max_length"
+                yield Finding("fail", "answer cut off", f"{said} {more}{first}")
         if self.cut_off:
-            yield Finding(
-                "fail", "answer cut off",
-                f"{plural(self.cut_off, 'recorded answer does', 'recorded answers do')} not end with "
-                f"{self.builder.template.end_of_turn}: cut off when sampled, and training on that teaches the model "
-                "not to stop",
-            )  # fmt: skip
-
-    def _about_the_template(self) -> Iterator[Finding]:
-        tokenizer = self.builder.template.tokenizer
+            said = f"{plural(self.cut_off, 'recorded answer does', 'recorded answers do')} not end with {end_of_turn}"
+            more = "cut off when sampled, and training on that teaches the model not to stop"
+            yield Finding("fail", "answer cut off", f"{said}: {more}")
         if self.with_control_tokens:
-            yield Finding(
-                "warn", "control tokens in text",
-                f"rows with control tokens in a message or a tool: {self.with_control_tokens}, the first "
-                f"{self.control_token}; they are encoded as plain text and neither open nor close a turn",
-            )  # fmt: skip
+            said = f"rows with control tokens in a message or a tool: {self.with_control_tokens}, the first"
+            more = "they are encoded as plain text and neither open nor close a turn"
+            yield Finding("warn", "control tokens in text", f"{said} {self.control_token}; {more}")
         if self.rewritten:
             share = self.recomputed / max(1, self.tokens["computed"])
-            yield Finding(
-                "warn", "history rewritten",
-                f"the template is not prefix-preserving: in {self.rewritten} of {plural(self.followed, 'call')} it "
-                f"changes the text of the call before; correct, but {self.recomputed} tokens ({share:.0%}) are "
-                "computed twice",
-            )  # fmt: skip
-        if tokenizer.pad_token_id is not None and tokenizer.pad_token_id == self.builder.template.end_of_turn_id:
-            yield Finding(
-                "warn", "pad = eos",
-                f"the pad token is the end-of-turn token {self.builder.template.end_of_turn}; "
-                "harmless here (Bough never masks by pad id), but a trainer that does will not teach the model to stop",
-            )  # fmt: skip
+            said = f"the template is not prefix-preserving: in {self.rewritten} of {plural(self.followed, 'call')} it"
+            more = f"changes the text of the call before; correct, but {self.recomputed} tokens ({share:.0%}) are"
+            yield Finding("warn", "history rewritten", f"{said} {more} computed twice")
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -9,7 +9,7 @@ answer. What it does not support is written in a documented way instead
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import cached_property
@@ -218,21 +218,16 @@ def load_template(model: str, jinja_file: Path | None = None) -> ChatTemplate:
     own = tokenizer.chat_template or ""
     if sum(map(len, own.values() if isinstance(own, dict) else [own])) > MAX_TEMPLATE:
         raise InputError(f"the chat template of {model} is larger than {MAX_TEMPLATE >> 10:,} KiB")
-    end_ids = end_token_ids(model)
-    return _loaded(lambda: ChatTemplate(tokenizer, model, end_ids), model)
+    end_ids, found = end_token_ids(model), Future[ChatTemplate]()
 
-
-def _loaded(load: Callable[[], ChatTemplate], model: str) -> ChatTemplate:
-    """What `load` returns, made in a thread that does not keep Python from exiting: a template may not end."""
-    found = Future[ChatTemplate]()
-
-    def work() -> None:
+    def load() -> None:
         try:
-            found.set_result(load())
+            found.set_result(ChatTemplate(tokenizer, model, end_ids))
         except BaseException as error:
             found.set_exception(error)
 
-    Thread(target=work, name="bough-template", daemon=True).start()
+    # In a thread that does not keep Python from exiting: a template may not end.
+    Thread(target=load, name="bough-template", daemon=True).start()
     try:
         return found.result(MAX_LOADING_S)
     except TimeoutError:
@@ -348,7 +343,12 @@ def without_tools(messages: list[Message], tools: list[dict[str, Any]]) -> list[
         else:
             spoken.append(message)
         in_results = message.role == "tool"
-    return _with_instructions(spoken, tools) if tools else spoken
+    if not tools:
+        return spoken
+    instructions = INSTRUCTIONS.format(signatures="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
+    if spoken[0].role == "system":
+        return [Message(role="system", content=f"{spoken[0].content}\n\n{instructions}"), *spoken[1:]]
+    return [Message(role="system", content=instructions), *spoken]
 
 
 def without_system(messages: list[Message]) -> list[Message]:
@@ -359,12 +359,3 @@ def without_system(messages: list[Message]) -> list[Message]:
     if not others or others[0].role != "user":
         return [Message(role="user", content=system.content), *others]
     return [Message(role="user", content=f"{system.content}\n\n{others[0].content}"), *others[1:]]
-
-
-def _with_instructions(messages: list[Message], tools: list[dict[str, Any]]) -> list[Message]:
-    signatures = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
-    instructions = INSTRUCTIONS.format(signatures=signatures)
-    if messages[0].role == "system":
-        first = Message(role="system", content=f"{messages[0].content}\n\n{instructions}")
-        return [first, *messages[1:]]
-    return [Message(role="system", content=instructions), *messages]

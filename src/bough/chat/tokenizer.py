@@ -29,8 +29,11 @@ class DirectTokenizer:
         self.tokenizer = tokenizer
         backend = getattr(tokenizer, "backend_tokenizer", None)
         self._encodes = backend if has_common(tokenizer, ENCODING) else None
-        self._decodes = backend if has_common(tokenizer, DECODING) and not _cleans_up(tokenizer) else None
-        self._bytes = _TokenBytes(backend) if _is_byte_level(self._decodes) else None
+        cleans_up = getattr(tokenizer, "clean_up_tokenization_spaces", True)
+        self._decodes = backend if has_common(tokenizer, DECODING) and not cleans_up else None
+        # By its class, since importing the library takes a second of a command that may not need it.
+        byte_level = type(getattr(self._decodes, "decoder", None)).__qualname__ == "ByteLevel"
+        self._bytes = _TokenBytes(backend) if byte_level else None
 
     def encode(self, text: str) -> list[int]:
         backend = self._encodes
@@ -73,29 +76,16 @@ class _TokenBytes(dict[int, bytes]):
         return found
 
 
-def _byte_characters() -> dict[str, int]:
-    """The byte of each character of a byte-level vocabulary: printable ones themselves, the others from 256 up."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
-
-
-BYTES = _byte_characters()
-
-
-def _is_byte_level(backend: Any) -> bool:
-    # By its class, since importing the library takes a second of a command that may not need it.
-    return type(getattr(backend, "decoder", None)).__qualname__ == "ByteLevel"
+# The byte of each character of a byte-level vocabulary: printable ones themselves, the others from 256 up.
+PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+OTHERS = [byte for byte in range(256) if byte not in PRINTABLE]
+BYTES = {chr(byte): byte for byte in PRINTABLE} | {chr(256 + i): byte for i, byte in enumerate(OTHERS)}
 
 
 def has_common(tokenizer: Any, methods: tuple[str, ...]) -> bool:
     """Whether the tokenizer has these methods from transformers itself, not from the code of one model."""
     found = [getattr(type(tokenizer), method, None) for method in methods]
     return all(getattr(method, "__module__", "").startswith("transformers.tokenization_utils") for method in found)
-
-
-def _cleans_up(tokenizer: Any) -> bool:
-    return bool(getattr(tokenizer, "clean_up_tokenization_spaces", True))
 
 
 # Control tokens inside contents: text from a page, a tool or a user never opens or closes a turn.
@@ -143,6 +133,10 @@ class ControlTokens:
 
     def escape_message(self, message: Message) -> Message:
         reply = message.role == "assistant"
+        texts = self._in_replies if reply else self._in_contents
+        more = message.reasoning or message.name or message.tool_call_id or message.tool_calls
+        if not more and texts.search(message.content) is None:  # most messages, on each turn
+            return message
         changed: dict[str, Any] = {}
         for field in ("content", "reasoning", "name", "tool_call_id"):
             text = getattr(message, field)
@@ -170,20 +164,14 @@ class ControlTokens:
     def _encode(self, text: str) -> list[int]:
         if BREAK not in text:
             return self.direct.encode(text)
-        return self._encode_exchanged(text) if self._exchanged else self._encode_in_pieces(text)
-
-    def _encode_exchanged(self, text: str) -> list[int]:
-        own = [self._names[token] for token in self._own.findall(text)]
-        stretches = [plain(stretch) for stretch in self._own.split(text)]
-        exchanged = "".join(chain.from_iterable(zip(stretches, [*own, ""], strict=True)))
-        ids: list[int] = self._exchanged.encode_batch_fast([exchanged], add_special_tokens=False)[0].ids
-        return ids
-
-    def _encode_in_pieces(self, text: str) -> list[int]:
-        """For a tokenizer written in Python, which cuts a text at its tokens and encodes each piece by itself."""
         ids: list[int] = []
-        stretches = [plain(stretch) for stretch in self._own.split(text)]
-        for number, name in enumerate(self._own.findall(text)):
+        tokens, stretches = self._own.findall(text), [plain(stretch) for stretch in self._own.split(text)]
+        if self._exchanged:
+            own = [self._names[token] for token in tokens]
+            exchanged = "".join(chain.from_iterable(zip(stretches, [*own, ""], strict=True)))
+            return list(self._exchanged.encode_batch_fast([exchanged], add_special_tokens=False)[0].ids)
+        # A tokenizer written in Python cuts a text at its tokens and encodes each piece by itself.
+        for number, name in enumerate(tokens):
             id = self.tokenizer.convert_tokens_to_ids(name)
             token = self.tokenizer.added_tokens_decoder[id]
             before, after = stretches[number : number + 2]

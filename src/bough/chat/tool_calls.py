@@ -95,7 +95,14 @@ def parse(reply: str) -> ParsedReply:
         thought = rest.strip()
     else:
         thought = thinking.removeprefix(THINK).strip() if ended else ""
-    written, around = _tagged(spoken)
+    written, outside, at = list[str](), list[str](), 0
+    while (opened := spoken.find(OPEN, at)) >= 0 and (closed := spoken.find(CLOSE, opened)) >= 0:
+        outside.append(spoken[at:opened])
+        written.append(spoken[opened + len(OPEN) : closed])
+        at = closed + len(CLOSE)
+        if len(written) > MAX_CALLS:
+            raise MalformedError(f"That is more than {MAX_CALLS} tool calls in one reply. {PROMPT}")
+    around = "".join([*outside, spoken[at:]]).strip()
     if OPEN in around:
         raise MalformedError(f"The tool call is not closed with {CLOSE}. {PROMPT}")
     if CLOSE in around:
@@ -138,22 +145,6 @@ def check_call(call: ToolCall) -> None:
     except (ValueError, RecursionError) as error:
         problem = "it contains half a surrogate pair" if isinstance(error, UnicodeError) else error
         raise MalformedError(f"The tool call is not JSON: {problem}. {PROMPT}") from None
-
-
-def _tagged(text: str) -> tuple[list[str], str]:
-    """What stands inside each pair of tags, and what stands around them. Linear in the length of the text."""
-    written, around, at = list[str](), list[str](), 0
-    while (opened := text.find(OPEN, at)) >= 0:
-        closed = text.find(CLOSE, opened)
-        if closed < 0:
-            break
-        around.append(text[at:opened])
-        written.append(text[opened + len(OPEN) : closed])
-        at = closed + len(CLOSE)
-        if len(written) > MAX_CALLS:
-            raise MalformedError(f"That is more than {MAX_CALLS} tool calls in one reply. {PROMPT}")
-    around.append(text[at:])
-    return written, "".join(around).strip()
 
 
 def _read_tagged(text: str) -> ToolCall:
@@ -211,11 +202,6 @@ class CallForm:
     name_key: str = "name"
     arguments_key: str = "arguments"
     separator: str | None = None
-
-    @property
-    def mark(self) -> str:
-        """What a call begins with; a form without an opening has calls that are a whole reply."""
-        return self.opening or PYTHON_TAG
 
     def split(self, text: str) -> tuple[str, list[ToolCall]]:
         """The text around the calls, and the calls; all of the text where one of them cannot be read."""

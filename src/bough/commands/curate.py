@@ -24,7 +24,6 @@ from bough.commands.objects import (
 from bough.commands.table import Command, Stage
 from bough.config.keywords import make_config, settings_of
 from bough.curation.corrections import EXPERT, CorrectionsConfig
-from bough.curation.counterfactual import Cost
 from bough.curation.curate import Curated, Read, curate_corrections, curate_demos, curate_groups, curate_pairs
 from bough.curation.demonstrations import DemosConfig, GroupsConfig
 from bough.curation.rounds import PairsConfig
@@ -105,16 +104,15 @@ def pairs(
     *,
     also: Source = (),
     environment: EnvironmentLike | None = None,
-    model: ModelLike = "smollm2",
     output: StrPath | None = None,
     **settings: Any,
 ) -> Records[Pair]:
     """Find preferences in episodes: what was better than what, from the same state.
 
     `records` and `also` are as in `bough.demos`. `environment`, a name or a class, is where
-    states are restored for the kinds of pairs that need it, `model` plays there.
+    states are restored for the kinds of pairs that need it.
     """
-    settings |= {"environment": environment and environment_name(environment), "model": model_name(model)}
+    settings |= {"environment": environment and environment_name(environment)}
     return _curated(PairsConfig, curate_pairs, "pairs", records, also, output, settings)
 
 
@@ -131,7 +129,7 @@ def _curated(
     settings: dict[str, Any],
 ) -> Records[R]:
     name = config_class.command
-    with TemporaryDirectory(prefix="bough-") as folder:  # a journal of pairs stands beside the output
+    with TemporaryDirectory(prefix="bough-") as folder:
         target = Path(output) if output is not None else Path(folder) / f"{name}.jsonl"
         config = make_config(config_class, name, settings, file=file_of(records), output=target)
         check_output(config.output, config.overwrite)
@@ -157,16 +155,6 @@ def _corrections(config: CorrectionsConfig, read: Read) -> Curated[Trajectory]:
     return curate_corrections(
         config, read, mixed, lambda done, total: say(f"{done} of {plural(total, 'episode')} labelled")
     )
-
-
-def _pairs(config: PairsConfig, read: Read) -> Curated[Pair]:
-    say = _progress()
-
-    def tell(cost: Cost) -> None:
-        played = f"{plural(cost.rounds, 'round')}, {plural(cost.episodes, 'episode')}"
-        say(f"{played}, {plural(cost.sampled_turns, 'reply')} sampled")
-
-    return curate_pairs(config, read, tell)
 
 
 def _progress() -> Callable[[str], None]:
@@ -237,17 +225,10 @@ COMMANDS = {
     ),
     "pairs": Command(
         PairsConfig,
-        partial(_run, _pairs, "pairs"),
+        partial(_run, curate_pairs, "pairs"),
         "  bough pairs runs/collect -o pairs.jsonl\n"
-        "  bough pairs runs/collect --also runs/demonstrations --kinds parting failure_mode -o pairs.jsonl\n"
-        "  bough pairs runs/collect --kinds counterfactual --model runs/sft/final --max-episodes 500 -o pairs.jsonl",
+        "  bough pairs runs/collect --also runs/demonstrations --kinds parting failure_mode -o pairs.jsonl",
         stage=Stage("trajectories", "pairs", "pairs.jsonl", "output", "file", one_file=True),
-        essential=(
-            *("file", "also", "output", "overwrite", "as_json", "reward", "kinds", "environment", "seed"),
-            *("match", "per_task", "progress_margin", "reasons", "rules", "better", "caps", "shares"),
-            *("samples", "scouts", "plays", "certainty", "max_episodes", "concurrency"),
-            *("model", "adapter", "engine", "base_url", "temperature", "max_new_tokens", "max_turns"),
-        ),
     ),
     "groups": Command(
         GroupsConfig,

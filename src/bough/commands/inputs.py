@@ -19,7 +19,7 @@ from bough.errors import InputError
 from bough.models.resolve import check_name
 
 # Settings that name data files or folders, and those that name a single file.
-DATA = ("file", "train_file", "eval_file", "test_file", "also", "mix", "reset_file")
+DATA = ("file", "train_file", "eval_file", "test_file", "also", "mix")
 SINGLE_FILES = ("task_file", "test_task_file", "eval_task_file", "chat_template")
 
 

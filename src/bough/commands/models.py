@@ -82,7 +82,7 @@ class LoadedModel:
 
     def save(self, folder: StrPath) -> Path:
         """Writes the adapter, or all weights where there is none, for `transformers`, `peft` and every command."""
-        from bough.policy.save import save_policy
+        from bough.policy.load import save_policy
 
         save_policy(self.policy, self.tokenizer, Path(folder))
         return Path(folder)

@@ -31,11 +31,11 @@ from bough.errors import InputError
 from bough.experiments.members import FileFitness
 from bough.ledger import plural
 from bough.methods.dpo import DPO, DPOConfig, Preference
-from bough.methods.examples import head_of
 from bough.policy.adapters import lora
 from bough.policy.load import load_call_builder
 from bough.policy.policy import Policy
 from bough.policy.population import Population
+from bough.training.method import head_of
 from bough.training.optimizer import OptimizerState
 from bough.training.population import PopulationTrainer
 from bough.types import Pair

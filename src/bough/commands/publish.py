@@ -136,7 +136,7 @@ def push_command(config: PushConfig) -> int:
 
 
 def _merge(config: MergeConfig) -> str:
-    from bough.policy.save import merge_adapter
+    from bough.policy.load import merge_adapter
 
     return merge_adapter(config.adapter, config.output, base=config.model, gguf_type=config.gguf_type)
 

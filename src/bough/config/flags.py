@@ -54,7 +54,7 @@ def build(config: type[Config], prog: str, examples: str = "", shown: Collection
             several = get_origin(plain_type(leaf.info.annotation)) is list
             parser.add_argument(name, nargs="*" if several else "?", metavar=name.upper(), help=_help(leaf))
             continue
-        owner = leaf.part or _owner(config, name)
+        owner = leaf.part or next(cls for cls in reversed(config.__mro__) if name in inspect.get_annotations(cls))
         if owner not in groups:
             title = (inspect.getdoc(owner) or "").split("\n")[0].rstrip(".") if owner is not config else "settings"
             groups[owner] = parser.add_argument_group(title)
@@ -63,17 +63,15 @@ def build(config: type[Config], prog: str, examples: str = "", shown: Collection
     if any(not is_positional(leaf.info) for leaf in settings.values()):
         common.add_argument("--config", metavar="FILE", help="a YAML file with these settings; flags override it")
     common.add_argument("--debug", action="store_true", help="show the traceback of an error; also before the command")
-    common.add_argument(
-        "--follow-links",
-        action="store_true",
-        help="write through links inside an output folder",
-    )
+    common.add_argument("--follow-links", action="store_true", help="write through links inside an output folder")
     return parser
 
 
 def parse(config: type[Config], parser: Parser, arguments: Sequence[str]) -> Config:
     """The settings that `arguments` give. --debug and --follow-links take effect in `bough.cli`, not here."""
-    words = [_dashed(word) for word in arguments]
+    # Underscores in the name of a flag stand for dashes.
+    split = [(word.startswith("--"), *word.partition("=")) for word in arguments]
+    words = [(name.replace("_", "-") if is_flag else name) + rest + value for is_flag, name, rest, value in split]
     known, unknown = parser.parse_known_args(words)
     given = vars(known)
     for name in ("debug", "follow_links"):
@@ -145,27 +143,14 @@ def _help(leaf: Leaf) -> str:
     return text if default in (None, "", [], {}) else f"{text} (default: {shown})"
 
 
-def _owner(config: type[Config], name: str) -> type:
-    return next(cls for cls in reversed(config.__mro__) if name in inspect.get_annotations(cls))
-
-
 def _extra(info: FieldInfo) -> dict[str, Any]:
     return info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
 
 
-def _dashed(word: str) -> str:
-    if not word.startswith("--"):
-        return word
-    name, equals, value = word.partition("=")
-    return name.replace("_", "-") + equals + value
-
-
 def _unknown(words: list[str]) -> dict[str, Any]:
     """Flags that argparse does not know, as settings, so that the Config can suggest the right name."""
-    unknown = {}
-    for word in words:
-        if word.startswith("--"):
-            unknown[word.partition("=")[0].removeprefix("--").replace("-", "_")] = ""
+    flags = [word.partition("=")[0].removeprefix("--") for word in words if word.startswith("--")]
+    unknown = {name.replace("-", "_"): "" for name in flags}
     strays = [word for word in words if not word.startswith("-")]
     if not unknown and words:
         raise InputError(f"unexpected argument {' '.join(strays or words)!r}; see --help")

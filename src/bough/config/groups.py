@@ -234,16 +234,13 @@ class ClusterConfig(Config):
 
     @model_validator(mode="after")
     def _needs_a_cluster(self) -> Self:
-        given = [
-            name for name in self._only_with_a_cluster() if getattr(self, name) != type(self).model_fields[name].default
-        ]
+        fields = type(self).model_fields
+        only = [name for name in fields if name not in ("address", "timeout_s")]
+        given = [name for name in only if getattr(self, name) != fields[name].default]
         if self.address is None and given:
             needs = "needs" if len(given) == 1 else "need"
             raise ValueError(f"{named(given, ' and ')} {needs} `cluster`: auto or HOST:PORT")
         return self
-
-    def _only_with_a_cluster(self) -> list[str]:
-        return [name for name in type(self).model_fields if name not in ("address", "timeout_s")]
 
 
 class OnlineClusterConfig(ClusterConfig):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -40,41 +40,6 @@ class OnlineSamplingConfig(SamplingConfig):
     temperature: float = Field(
         1.0, gt=0, description="sampling temperature; the loss uses log-probabilities at this temperature too"
     )
-
-    @property
-    def all_temperatures(self) -> list[float]:
-        """What attempts are sampled at."""
-        return [self.temperature]
-
-    def temperature_of(self, task: int, attempt: int) -> float:  # noqa: ARG002  the same for all
-        """The temperature of an attempt at the task with this number."""
-        return self.temperature
-
-
-class GroupSamplingConfig(OnlineSamplingConfig):
-    """Sampling parameters."""
-
-    temperatures: list[Annotated[float, Field(gt=0)]] = Field(
-        [],
-        description="sample the attempts of each group at these temperatures in turn, such as 0.7 1 1.3, instead of "
-        "at one; the loss uses the temperature of each attempt",
-    )
-
-    @model_validator(mode="after")
-    def _one_or_several(self) -> Self:
-        if self.temperatures and self.temperature != 1:
-            raise ValueError("`temperature` does not go with `temperatures`: give one of them")
-        return self
-
-    @property
-    def all_temperatures(self) -> list[float]:
-        return sorted(set(self.temperatures)) or [self.temperature]
-
-    def temperature_of(self, task: int, attempt: int) -> float:
-        """In turn, from another one at each task: groups need not be multiples of their number."""
-        if not self.temperatures:
-            return self.temperature
-        return self.temperatures[(task + attempt) % len(self.temperatures)]
 
 
 class SamplerConfig(Config):
@@ -114,11 +79,10 @@ class SamplerConfig(Config):
             return "`engine` vllm with `base_url` needs `use_lora`: a server takes new adapters, but no other weights"
         if qlora:
             return "`engine` vllm does not go with `qlora`: it would sample from weights that are not quantised"
-        others = [value for value in sampling.all_temperatures if value != 1]
-        if others and (sampling.top_p < 1 or sampling.top_k or sampling.min_p):
+        if sampling.temperature != 1 and (sampling.top_p < 1 or sampling.top_k or sampling.min_p):
             return (
-                f"`temperature` is {others[0]:g}: with `top_p`, `top_k` or `min_p`, vLLM gives log-probabilities "
-                "only at temperature 1; use one or the other, or `engine` local"
+                f"`temperature` is {sampling.temperature:g}: with `top_p`, `top_k` or `min_p`, vLLM gives "
+                "log-probabilities only at temperature 1; use one or the other, or `engine` local"
             )
         return None
 
@@ -128,7 +92,6 @@ class RolloutsConfig(Config):
 
     group_size: int = Field(8, ge=2, description="attempts at each task; batch_size is the number of tasks per batch")
     updates: int = Field(1, ge=1, description="optimizer steps per batch of groups: mini-batches")
-    passes: int = Field(1, ge=1, description="passes over each batch of groups")
     resample: float = Field(
         2.0,
         ge=1,
@@ -141,28 +104,10 @@ class RolloutsConfig(Config):
         description="sample this many batches ahead while the policy trains; calls of older weights are dropped",
     )
     retries: int = Field(3, ge=0, description="retries of an episode after the environment or the engine failed")
-    task_pool: int | None = Field(
-        None,
-        ge=1,
-        description="draw from the first this many tasks again and again, more often those with success near one half",
-    )
-    reset_file: Path | None = Field(
-        None,
-        description="recorded episodes; groups start at a random turn of one of them, replayed up to there",
-    )
-    reset_share: float = Field(
-        1.0, gt=0, le=1, description="share of the groups that start in reset_file; the others start at the beginning"
-    )
-
-    @model_validator(mode="after")
-    def _of_resets(self) -> Self:
-        if self.reset_share < 1 and self.reset_file is None:
-            raise ValueError("`reset_share` needs `reset_file`, the recorded episodes to start in")
-        return self
 
 
 class HeldOutTasksConfig(Config):
-    """Evaluation on held-out tasks."""
+    """Evaluation on held-out tasks, and when to pause."""
 
     every: int = Field(
         0,
@@ -183,21 +128,10 @@ class HeldOutTasksConfig(Config):
         description="sampling temperature for held-out tasks; 0: greedy",
         json_schema_extra={"flag": "eval_temperature"},
     )
-
-
-class WatchConfig(Config):
-    """When to pause the run."""
-
-    enabled: bool = Field(
+    watch: bool = Field(
         True,
-        description="pause when reward rises while held-out success falls, lengths run away or entropy collapses",
-        json_schema_extra={"flag": "watch"},
-    )
-    kl: float = Field(
-        1.0,
-        gt=0,
-        description="pause when the divergence from the start policy exceeds this, in nats per token",
-        json_schema_extra={"flag": "watch_kl"},
+        description="pause when reward rises while held-out success falls, lengths run away, entropy collapses or the "
+        "policy is more than 1 nat per token away from its start",
     )
 
 
@@ -210,7 +144,6 @@ class OnlineConfig(TrainingConfig):
     environment: OnlineEnvironmentConfig = OnlineEnvironmentConfig()
     rollouts: RolloutsConfig = RolloutsConfig()
     held_out: HeldOutTasksConfig = HeldOutTasksConfig()
-    watch: WatchConfig = WatchConfig()
     sampling: OnlineSamplingConfig = OnlineSamplingConfig()
     limits: LimitsConfig = LimitsConfig()
     cluster: OnlineClusterConfig = OnlineClusterConfig()

@@ -16,7 +16,7 @@ from bough.ledger import plural
 NAMED = re.compile(r"`(\w+)`")
 # Settings of earlier versions, and why they went.
 REMOVED = dict.fromkeys(
-    ("watch_drop", "watch_growth", "watch_entropy"), "the watch has fixed limits; --no-watch turns it off"
+    ("watch_drop", "watch_growth", "watch_entropy", "watch_kl"), "the watch has fixed limits; --no-watch turns it off"
 )
 RULES = {
     "int": "it must be a whole number",
@@ -68,27 +68,20 @@ def problems_of(
     `places` are the lines of a file by the settings' names as they are written in it,
     `from_flags` the settings that the command line gave, None where there is none.
     """
-    found = []
+    found, given = [], set(flattened(config, values))
     for finding in error.errors(include_url=False):
         leaf, key, inside = _located(config, finding["loc"], values)
         flat = leaf.flat if leaf else key
         is_flag = flat in (from_flags or ()) or (finding["type"] == "missing" and from_flags is not None)
         spell = flag if is_flag else str
-        shown = spell(flat if is_flag else key) + inside
-        finding["msg"] = _with_names(finding["msg"], set(flattened(config, values)), from_flags)
-        sentence = _sentence(config, leaf, shown, finding, spell)
+        # Settings that a validator's message names (see `named`) are flags, unless a file gives one of them.
+        names = set(NAMED.findall(finding["msg"]))
+        plain = from_flags is None or names & (given - set(from_flags))
+        for name in names:
+            finding["msg"] = finding["msg"].replace(f"`{name}`", name if plain else flag(name))
+        sentence = _sentence(config, leaf, spell(flat if is_flag else key) + inside, finding, spell)
         found.append(f"{(places or {}).get(key, '')}{sentence}")
     return found
-
-
-def _with_names(message: str, given: Collection[str], from_flags: Collection[str] | None) -> str:
-    """The message of a validator with the settings that it names (see `named`) as the user writes them.
-
-    On the command line they are flags, unless a file gives one of them.
-    """
-    names = set(NAMED.findall(message))
-    plain = from_flags is None or names & (set(given) - set(from_flags))
-    return NAMED.sub(lambda found: found[1] if plain else flag(found[1]), message)
 
 
 def _located(

@@ -150,7 +150,8 @@ class MetricsFile:
                     values = json.loads(line.decode("utf-8", "replace"))
                 except (ValueError, RecursionError):  # cut off by a kill
                     continue
-                if isinstance(values, dict) and _is_step(values.get("step")):
+                step = values.get("step") if isinstance(values, dict) else None
+                if isinstance(step, int) and not isinstance(step, bool) and 0 <= step < MAX_STEP:
                     yield values
 
     def append(self, values: dict[str, Any]) -> None:
@@ -158,7 +159,3 @@ class MetricsFile:
         clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(clean) + "\n")
-
-
-def _is_step(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_STEP

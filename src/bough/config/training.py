@@ -18,7 +18,7 @@ from bough.config.problems import named
 
 # Settings that need eval_file, and those that have no effect with an environment.
 OF_HELD_OUT = ("eval_steps", "early_stopping_patience", "save_best_model")
-OF_FILES = ("eval_file", *OF_HELD_OUT, "curriculum", "precompute_reference")
+OF_FILES = ("eval_file", *OF_HELD_OUT, "curriculum")
 # Tokens per forward pass where no GPU's memory decides.
 BUDGET_ON_CPU = 8192
 
@@ -109,10 +109,7 @@ class OptimizerConfig(Config):
     )
     num_epochs: float = Field(3, gt=0, description="number of passes over the data")
     max_steps: int | None = Field(None, ge=1, description="stop after this many steps, whatever num_epochs says")
-    batch_size: int = Field(4, ge=1, description="records per step (times gradient_accumulation_steps)")
-    gradient_accumulation_steps: int = Field(
-        1, ge=1, description="multiplies batch_size; memory use depends on token_budget alone"
-    )
+    batch_size: int = Field(4, ge=1, description="records per step; memory use depends on token_budget alone")
 
     @field_validator("learning_rate", mode="wrap")
     @classmethod
@@ -193,14 +190,6 @@ class CurriculumConfig(Config):
         le=1,
         description="share of the data, easiest first, used in the first epoch",
         json_schema_extra={"flag": "curriculum_start_ratio"},
-    )
-    success: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description="adaptive: add data only after an epoch with at least this success (accuracy on pairs; "
-        "otherwise the share of tokens that are the model's own first choice)",
-        json_schema_extra={"flag": "curriculum_success"},
     )
     warmup_epochs: int = Field(
         1,

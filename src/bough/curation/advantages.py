@@ -217,9 +217,6 @@ def negligible(deviations: Iterable[float], *, beside: Iterable[float]) -> bool:
 # all of this is α times the plain advantage of the attempt.
 
 StateLevel = Literal["state", "graph"]
-GraphValue = Literal["mean", "best"]
-# Values over the graph are exact to this share of the largest.
-PRECISION = 1e-12
 
 
 class Step(NamedTuple):
@@ -241,7 +238,6 @@ def state_call_advantages(
     reward: str | None = None,
     normalise: bool = True,
     discount: float = 0.95,
-    graph_value: GraphValue = "mean",
     attempt_weight: float = 1.0,
     state_weight: float = 1.0,
 ) -> list[list[float | None]]:
@@ -254,15 +250,14 @@ def state_call_advantages(
     if whole.dropped == "too_few_scored":
         raise RowError(whole.dropped, "fewer than two attempts are scored")
     attempts = [attempt_steps(*both) for both in zip(group.attempts, rewards, strict=True)]
-    targets = returns(attempts, discount) if level == "state" else lookahead(attempts, discount, graph_value)
+    targets = returns(attempts, discount) if level == "state" else lookahead(attempts, discount)
     compared = compare_by_state(attempts, targets, normalise=normalise)
     found: list[list[float | None]] = []
     for attempt, of_attempt, of_steps in zip(group.attempts, whole.values, compared, strict=True):
         if of_attempt is None or of_steps is None:
             found.append([None] * len(attempt.turns))
             continue
-        steps = iter(of_steps)
-        replayed = _num_replayed(attempt)
+        steps, replayed = iter(of_steps), _num_replayed(attempt)
         own = [next(steps) if turn.prompt is None else 0.0 for turn in attempt.turns[replayed:]]
         own = [0.0] * replayed + own
         found.append([attempt_weight * of_attempt + state_weight * value for value in own])
@@ -316,32 +311,40 @@ def returns(attempts: Sequence[Steps], discount: float) -> list[list[float] | No
     return [None if steps is None else returns_to_go([s.reward for s in steps], discount) or [] for steps in attempts]
 
 
-def lookahead(attempts: Sequence[Steps], discount: float, graph_value: GraphValue) -> list[list[float] | None]:
+def lookahead(attempts: Sequence[Steps], discount: float) -> list[list[float] | None]:
     """For each step its reward and the discounted value of the state it leads to, over the graph of all attempts."""
-    values = graph_values([steps for steps in attempts if steps is not None], discount, graph_value)
+    values = graph_values([steps for steps in attempts if steps is not None], discount)
     return [
-        None if steps is None else [step.reward + discount * _value(values, step.after) for step in steps]
+        None
+        if steps is None
+        else [step.reward + discount * (0.0 if step.after is None else values[step.after]) for step in steps]
         for steps in attempts
     ]
 
 
-def graph_values(
-    attempts: Sequence[Sequence[Step]], discount: float, graph_value: GraphValue = "mean"
-) -> dict[str, float]:
+def graph_values(attempts: Sequence[Sequence[Step]], discount: float) -> dict[str, float]:
     """The value of every state over the graph of observed steps. Where an attempt ends, nothing follows.
 
-        mean    V(s) = mean over the steps from s of r + discount · V(s')
-        best    V(s) = the largest of them
+        V(s) = mean over the steps from s of r + discount · V(s')
 
-    With a reward of 1 for success, "mean" is the probability of success for who chooses among the
+    With a reward of 1 for success, it is the probability of success for who chooses among the
     observed steps as the attempts did, discounted by the number of steps; it estimates the value
-    of the policy (certainty equivalence). "best" is discount^(d − 1), where d is the smallest
-    number of observed steps to a success: the distance of GraphGPO.
+    of the policy (certainty equivalence). Every state was left by a step and every attempt ended, so the
+    equations have one solution.
     """
+    import numpy as np
+
     outgoing: dict[str, list[Step]] = defaultdict(list)
     for step in chain.from_iterable(attempts):
         outgoing[step.state].append(step)
-    return _best_values(outgoing, discount) if graph_value == "best" else _mean_values(outgoing, discount)
+    index = {state: number for number, state in enumerate(outgoing)}
+    left, right = np.eye(len(index)), np.zeros(len(index))
+    for state, steps in outgoing.items():
+        for step in steps:
+            right[index[state]] += step.reward / len(steps)
+            if step.after is not None:
+                left[index[state], index[step.after]] -= discount / len(steps)
+    return dict(zip(index, np.linalg.solve(left, right).tolist(), strict=True))
 
 
 def compare_by_state(
@@ -359,46 +362,11 @@ def compare_by_state(
         centre = mean(values)
         if len(visitors[state]) > 1 and not negligible((value - centre for value in values), beside=values):
             baseline[state] = centre, stdev(values) if normalise else 1.0
-    return [
-        None if steps is None else [_standing(baseline, *one) for one in zip(steps, values or [], strict=True)]
-        for steps, values in zip(attempts, targets, strict=True)
-    ]
-
-
-def _standing(baseline: dict[str, tuple[float, float]], step: Step, value: float) -> float:
-    if step.state not in baseline:
-        return 0.0
-    centre, scale = baseline[step.state]
-    return (value - centre) / scale
-
-
-def _value(values: dict[str, float], state: str | None) -> float:
-    return 0.0 if state is None else values[state]
-
-
-def _mean_values(outgoing: dict[str, list[Step]], discount: float) -> dict[str, float]:
-    """Solves V = r + discount · P V; every state was left by a step and every attempt ended, so it has one solution."""
-    import numpy as np
-
-    index = {state: number for number, state in enumerate(outgoing)}
-    left, right = np.eye(len(index)), np.zeros(len(index))
-    for state, steps in outgoing.items():
-        for step in steps:
-            right[index[state]] += step.reward / len(steps)
-            if step.after is not None:
-                left[index[state], index[step.after]] -= discount / len(steps)
-    return dict(zip(index, np.linalg.solve(left, right).tolist(), strict=True))
-
-
-def _best_values(outgoing: dict[str, list[Step]], discount: float) -> dict[str, float]:
-    """Value iteration: as many rounds as the longest way has steps; loops with a reward need a discount below 1."""
-    values = dict.fromkeys(outgoing, 0.0)
-    while True:
-        better = {
-            state: max(step.reward + discount * _value(values, step.after) for step in steps)
-            for state, steps in outgoing.items()
-        }
-        change = max((abs(better[state] - values[state]) for state in values), default=0.0)
-        values = better
-        if change <= PRECISION * max(map(abs, values.values()), default=0.0):
-            return values
+    found: list[list[float] | None] = []
+    for steps, of_steps in zip(attempts, targets, strict=True):
+        standing = []
+        for step, value in zip(steps or [], of_steps or [], strict=True):
+            centre, scale = baseline.get(step.state, (value, 1.0))
+            standing.append((value - centre) / scale)
+        found.append(None if steps is None else standing)
+    return found

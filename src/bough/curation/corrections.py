@@ -122,44 +122,44 @@ class CorrectionWork:
 
     async def correct(self, agent: ModelAgent | None = None) -> list[Trajectory]:
         """Every episode that has something to train on, in its original order."""
-        labeller: ExpertLabeller | ModelLabeller | None = None
+        config, environment_of = self.config, self.lookup.environment_of
+        labeller: ExpertLabeller | ModelLabeller
+        if agent is None and config.by == EXPERT:
+            labeller = ExpertLabeller(environment_of)
+        else:
+            made = agent or await make_agent(config.labeller.agent(config.by), config.sampling)
+            if not isinstance(made, ModelAgent):
+                raise InputError(f"--by {config.by}: it cannot label; give expert, a model or a server's address")
+            labeller = ModelLabeller(made, environment_of, config.seed)
+        gate, done = asyncio.Semaphore(config.concurrency), 0
+
+        async def labelled(item: SourcedTrajectory) -> list[Label]:
+            nonlocal done
+            async with gate:
+                found = await labeller.labels(item)
+            done += 1
+            if self.tell is not None:
+                self.tell(done, len(self.filed))
+            return found
+
         try:
-            labeller = await self._labeller(agent)
-            gate, done, label = asyncio.Semaphore(self.config.concurrency), 0, labeller.labels
-
-            async def labelled(item: SourcedTrajectory) -> list[Label]:
-                nonlocal done
-                async with gate:
-                    found = await label(item)
-                done += 1
-                if self.tell is not None:
-                    self.tell(done, len(self.filed))
-                return found
-
             found = await asyncio.gather(*map(labelled, self.filed))
         finally:
-            if labeller is not None:
-                await labeller.close()
+            await labeller.close()
             for environment_class in self.lookup.opened:
                 await shut_down(environment_class)
         kept = [self._corrected(item, labels) for item, labels in zip(self.filed, found, strict=True)]
         return [trajectory for trajectory in kept if trajectory is not None]
 
-    async def _labeller(self, agent: ModelAgent | None) -> ExpertLabeller | ModelLabeller:
-        config = self.config
-        if agent is None and config.by == EXPERT:
-            return ExpertLabeller(self.lookup.environment_of)
-        made = agent or await make_agent(config.labeller.agent(config.by), config.sampling)
-        if not isinstance(made, ModelAgent):
-            raise InputError(f"--by {config.by}: it cannot label; give expert, a model or a server's address")
-        return ModelLabeller(made, self.lookup.environment_of, config.seed)
-
     def _corrected(self, item: SourcedTrajectory, labels: list[Label]) -> Trajectory | None:
         """The episode with its corrections; None where no turn of it is trained."""
-        turns = [
-            self._turn(turn, label, times)
-            for turn, label, times in zip(item.trajectory.turns, labels, _times(labels), strict=True)
-        ]
+        turns = list[Turn]()
+        # How often in a row the label has been given while the agent did something else.
+        times, ignored = 1, None
+        for turn, label in zip(item.trajectory.turns, labels, strict=True):
+            times = times + 1 if ignored is not None and label.action == ignored else 1
+            ignored = None if label.same_action else label.action
+            turns.append(self._turn(turn, label, times))
         if not any(turn.trained for turn in turns):
             agrees = all(label.same_action or label.accepted for label in labels)
             self.ledger.drop("nothing_to_correct" if agrees else "no_correction")
@@ -170,26 +170,23 @@ class CorrectionWork:
 
     def _turn(self, turn: Turn, label: Label, times: int) -> Turn:
         """The turn with its label as the correction, or as context; `times` says how often in a row it was given."""
-        if reason := self._untrained(label, times):
+        reason = label.reason
+        if label.reply is not None:
+            self.labels[SAME if label.same_action else ACCEPTED if label.accepted else DIFFERENT] += 1
+            if label.accepted:
+                reason = "accepted"
+            elif label.same_action:
+                reason = "same_action" if self.config.where == "differ" else ""
+            else:
+                reason = "repeated_label" if times > self.config.max_same_labels else ""
+        if reason:
             self.turns.drop(reason)
             return turn.model_copy(update={"correction": None, "trained": False})
-        assert label.reply is not None
         self.turns.keep()
         # The tokens of an identical reply are on record, unless it was cut off before its end.
         complete = turn.call is None or turn.call.finish == "stop"
         correction = None if complete and turn.reply == label.reply else label.reply
         return turn.model_copy(update={"correction": correction, "trained": True})
-
-    def _untrained(self, label: Label, times: int) -> str:
-        """Why a label is not trained on; empty if it is."""
-        if label.reply is None:
-            return label.reason
-        self.labels[SAME if label.same_action else ACCEPTED if label.accepted else DIFFERENT] += 1
-        if label.accepted:
-            return "accepted"
-        if label.same_action and self.config.where == "differ":
-            return "same_action"
-        return "repeated_label" if times > self.config.max_same_labels and not label.same_action else ""
 
     def mix(self, found: Sequence[Trajectory], given: Sequence[SourcedTrajectory], ledger: Ledger) -> list[Trajectory]:
         """The given episodes, or a sample of them where the settings limit their share.
@@ -207,17 +204,6 @@ class CorrectionWork:
         if count < len(given):
             ledger.drop("over_share", len(given) - count)
         return [given[number].trajectory for number in chosen]
-
-
-def _times(labels: Sequence[Label]) -> list[int]:
-    """How often in a row each label has been given by its turn, while the agent did something else."""
-    found: list[int] = []
-    ignored: str | None = None
-    for label in labels:
-        again = ignored is not None and label.action == ignored
-        found.append(found[-1] + 1 if again else 1)
-        ignored = None if label.same_action else label.action
-    return found
 
 
 # Labels: what an expert or a stronger model would have replied at each turn of a recorded episode.

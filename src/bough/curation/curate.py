@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from bough import event_loop
 from bough.config.groups import Weight
 from bough.curation.corrections import CorrectionsConfig, CorrectionWork
-from bough.curation.counterfactual import Cost
 from bough.curation.demonstrations import DemosConfig, GroupsConfig, demonstrations, groups
 from bough.curation.pairs import PairWork
 from bough.curation.rounds import PairsConfig
@@ -40,14 +39,11 @@ class Curated(Generic[R]):
     ledgers: list[Ledger]
     num_read: int
     report: dict[str, Any] = field(default_factory=dict)
-    written: Callable[[], None] = lambda: None
 
     def write(self, config: CurationConfig) -> int:
         """Writes the records and their ledgers; returns the number of records. InputError if there is none."""
         sources = [str(path) for path in (config.file, *config.also)]
-        count = write_out(config.output, self.records, self.ledgers, sources=sources, **self.report)
-        self.written()
-        return count
+        return write_out(config.output, self.records, self.ledgers, sources=sources, **self.report)
 
 
 def curate_demos(config: DemosConfig, read: Read) -> Curated[Trajectory]:
@@ -87,20 +83,15 @@ def curate_groups(config: GroupsConfig, read: Read) -> Curated[Group]:
     return Curated(groups(filed, config, ledger), [ledger], len(filed), report)
 
 
-def curate_pairs(config: PairsConfig, read: Read, tell: Callable[[Cost], None] | None = None) -> Curated[Pair]:
-    """The pairs of every requested kind. `tell` gets the cost of mining so far.
-
-    The journal that a stopped run resumes from is removed once the pairs are written.
-    """
+def curate_pairs(config: PairsConfig, read: Read) -> Curated[Pair]:
+    """The pairs of every requested kind."""
     ledger = Ledger("trajectories")
     filed = read(ledger)
     ledger.keep(len(filed))
-    work = PairWork(config, filed, tell)
+    work = PairWork(config, filed)
     found = event_loop.run(work.mine())
-    report: dict[str, Any] = {"reasons": dict(Counter(pair.reason for pair in found).most_common())}
-    if work.cost.rounds:
-        report["cost"] = work.cost.to_json()
-    return Curated(found, [ledger, *work.ledgers], len(filed), report, work.forget)
+    report = {"reasons": dict(Counter(pair.reason for pair in found).most_common())}
+    return Curated(found, [ledger, *work.ledgers], len(filed), report)
 
 
 def _scored(
@@ -130,9 +121,5 @@ def scored(
 def means(filed: Sequence[SourcedTrajectory], rubric: Rubric) -> dict[str, float | None]:
     """The mean of each reward of the rubric and of the total, over the trajectories that have it."""
     names = [*(part.name for part in rubric.parts), TOTAL]
-    return {name: _mean(item.trajectory.rewards[name] for item in filed) for name in names}
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    known = {name: [v for item in filed if (v := item.trajectory.rewards[name]) is not None] for name in names}
+    return {name: sum(values) / len(values) if values else None for name, values in known.items()}

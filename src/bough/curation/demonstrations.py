@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -84,13 +84,11 @@ def demonstrations(filed: Sequence[SourcedTrajectory], config: DemosConfig, ledg
             ledger.drop(reason)
     # Of duplicates and of several attempts the best one is kept, and of equally good ones the shortest.
     good.sort(key=lambda entry: (-_reached(entry[2]), len(entry[2].turns), entry[0]))
-    seen: set[Hashable] = set()
-    of_task: Counter[str] = Counter()
-    kept = []
+    seen, of_task, kept = set(), Counter[str](), []
     for number, item, trajectory in good:
         task = task_key(trajectory)
-        key = _sameness(trajectory, task, config.dedupe)
-        if key is not None and key in seen:
+        key = (task if config.dedupe == "task" else "", actions(trajectory.turns))
+        if config.dedupe != "none" and key in seen:
             ledger.drop("duplicate")
         elif config.per_task is not None and of_task[task] >= config.per_task:
             ledger.drop("more_than_per_task")
@@ -110,7 +108,11 @@ def _fit(trajectory: Trajectory, config: DemosConfig) -> tuple[Trajectory, str |
             return trajectory, "failure" if trajectory.success is False else "outcome_unknown"
         if _reached(trajectory) < config.min_progress:
             return trajectory, "little_progress"
-        trajectory = _until_furthest(trajectory)
+        # Up to its highest progress: what came after led nowhere, or undid it.
+        progress = [turn.progress or 0.0 for turn in trajectory.turns]
+        end = progress.index(max(progress)) + 1
+        info = {**trajectory.info, "turns_left_out": len(progress) - end}
+        trajectory = trajectory.model_copy(update={"turns": trajectory.turns[:end], "info": info})
     if config.min_reward is not None:
         value = score(trajectory, config.reward)
         if value is None or value < config.min_reward:
@@ -135,21 +137,6 @@ def _reached(trajectory: Trajectory) -> float:
     return 1.0 if trajectory.success else max((turn.progress or 0.0 for turn in trajectory.turns), default=0.0)
 
 
-def _until_furthest(trajectory: Trajectory) -> Trajectory:
-    """The episode up to its highest progress: what came after led nowhere, or undid it."""
-    progress = [turn.progress or 0.0 for turn in trajectory.turns]
-    end = progress.index(max(progress)) + 1
-    info = {**trajectory.info, "turns_left_out": len(progress) - end}
-    return trajectory.model_copy(update={"turns": trajectory.turns[:end], "info": info})
-
-
-def _sameness(trajectory: Trajectory, task: str, dedupe: str) -> Hashable | None:
-    if dedupe == "none":
-        return None
-    done = actions(trajectory.turns)
-    return (task, done) if dedupe == "task" else done
-
-
 # Groups for GRPO: the attempts at one task, scored, to be compared with each other.
 
 
@@ -161,7 +148,8 @@ def groups(filed: Sequence[SourcedTrajectory], config: GroupsConfig, ledger: Led
     """
     found = []
     for attempts in by_task(filed).values():
-        for part in _parts(attempts, config.size):
+        size = config.size or len(attempts)
+        for part in (attempts[begin : begin + size] for begin in range(0, len(attempts), size)):
             values = [score(item.trajectory, config.reward) for item in part]
             scored = sum(value is not None for value in values)
             if (config.size is not None and len(part) < config.size) or scored < config.min_size:
@@ -179,9 +167,3 @@ def groups(filed: Sequence[SourcedTrajectory], config: GroupsConfig, ledger: Led
                 )
             )
     return found
-
-
-def _parts(attempts: list[SourcedTrajectory], size: int | None) -> Iterator[list[SourcedTrajectory]]:
-    step = size or len(attempts)
-    for begin in range(0, len(attempts), step):
-        yield attempts[begin : begin + step]

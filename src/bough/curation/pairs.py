@@ -1,10 +1,10 @@
-"""Mines every requested kind of pairs, with one agent, one budget and a ledger per kind."""
+"""Mines every requested kind of pairs, with a ledger per kind."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -13,20 +13,15 @@ from random import Random
 
 from pydantic import JsonValue
 
-from bough.curation.counterfactual import Cost, Miner
 from bough.curation.rounds import (
-    COUNTERFACTUAL,
     PARTING,
     EpisodePairsConfig,
     FailureModesConfig,
-    Journal,
     PairsConfig,
-    Round,
     StateTree,
     moved,
     round_pair,
     round_pairs,
-    sample_rounds,
 )
 from bough.curation.source import SourcedTrajectory
 from bough.curation.states import (
@@ -35,20 +30,18 @@ from bough.curation.states import (
     EnvironmentOf,
     RulesOf,
     actions,
-    at_round,
     first_difference,
     shared_actions,
     states,
     task_key,
 )
-from bough.environments.base import Environment, EnvironmentFailedError, MistakeRules, Rule, action_of
-from bough.environments.isolated import shut_down
+from bough.environments.base import Environment, EnvironmentFailedError, MistakeRules, Observation, Rule, action_of
+from bough.environments.isolated import Isolated, shut_down
 from bough.environments.mistakes import all_rules, chosen, mistakes
-from bough.environments.replay import ReplayError
+from bough.environments.replay import ReplayError, replay
 from bough.environments.rewards import progress
 from bough.environments.rubric import score
 from bough.ledger import Ledger
-from bough.rollouts.agents import Agent, make_agent
 from bough.types import Message, Pair, Trajectory, Turn, conversation
 
 # Pairs of whole episodes: a success against a failure from the same initial state (EF-DPO).
@@ -73,25 +66,32 @@ def episode_pairs(
     """The pairs of every task. `trajectories` counts which are in a pair, `pairs` which candidates were left out."""
     found: list[Pair] = []
     for attempts in by_task(filed).values():
-        used: Counter[int] = Counter()
-        of_task = 0
-        seen = set()
+        used, seen, of_task = set[int](), set(), 0
         for better, worse, rule in _matches(attempts, config):
             ways = actions(better.trajectory.turns), actions(worse.trajectory.turns)
-            pair = None
             if ways in seen:
                 pairs.drop("duplicate")
             elif of_task == config.per_task:
                 pairs.drop("more_than_per_task")
             elif (pair := _pair(better, worse, rule, reward)) is None:
                 pairs.drop("never_part")
-            if pair is not None:
+            else:
                 pairs.keep()
                 found.append(pair)
                 of_task += 1
                 seen.add(ways)
-                used.update((id(better), id(worse)))
-        _account(attempts, used, trajectories)
+                used |= {id(better), id(worse)}
+        outcomes = {item.trajectory.success for item in attempts}
+        for item in attempts:
+            success = item.trajectory.success
+            if id(item) in used:
+                trajectories.keep()
+            elif success is None:
+                trajectories.drop("outcome_unknown")
+            elif (not success) not in outcomes:
+                trajectories.drop("only_successes" if success else "only_failures")
+            else:
+                trajectories.drop("not_matched")
     return found
 
 
@@ -117,16 +117,12 @@ def _matches(attempts: list[SourcedTrajectory], config: EpisodePairsConfig) -> I
         # Attempts that share the most actions differ in the fewest, so their pair says most about each.
         chosen.sort(key=lambda match: _nearness(*match), reverse=True)
         yield from ((*match, SUCCESS) for match in chosen)
-    if config.progress_margin is not None:
-        yield from _by_progress(failures, config.progress_margin)
-
-
-def _by_progress(failures: list[SourcedTrajectory], margin: float) -> Iterator[Match]:
-    """Of two failures the one with more progress, by at least `margin`, is better; the widest gaps first."""
-    known = [(value, f) for f in failures if (value := progress(f.trajectory)) is not None]
-    gaps = [(high - low, a, b) for (high, a), (low, b) in product(known, known) if high - low >= margin - 1e-9]
-    gaps.sort(key=lambda gap: (-round(gap[0], 9), _length(gap[1])))
-    yield from ((better, worse, PROGRESS) for _, better, worse in gaps)
+    if (margin := config.progress_margin) is not None:
+        # Of two failures the one with more progress is better; the widest gaps first.
+        known = [(value, f) for f in failures if (value := progress(f.trajectory)) is not None]
+        gaps = [(high - low, a, b) for (high, a), (low, b) in product(known, known) if high - low >= margin - 1e-9]
+        gaps.sort(key=lambda gap: (-round(gap[0], 9), _length(gap[1])))
+        yield from ((better, worse, PROGRESS) for _, better, worse in gaps)
 
 
 def _pair(better: SourcedTrajectory, worse: SourcedTrajectory, rule: str, reward: str | None) -> Pair | None:
@@ -160,34 +156,13 @@ def _length(filed: SourcedTrajectory) -> int:
     return len(filed.trajectory.turns)
 
 
-def _account(attempts: list[SourcedTrajectory], used: Counter[int], ledger: Ledger) -> None:
-    outcomes = {item.trajectory.success for item in attempts}
-    for item in attempts:
-        if used[id(item)]:
-            ledger.keep()
-        elif item.trajectory.success is None:
-            ledger.drop("outcome_unknown")
-        elif (not item.trajectory.success) not in outcomes:
-            ledger.drop("only_successes" if item.trajectory.success else "only_failures")
-        else:
-            ledger.drop("not_matched")
-
-
 # Pairs from failure modes: a mistake against a better reply in the same state.
 # Sources of better replies are tried in the order of the settings: a success that went through the same state; the
-# environment's expert, after the episode was replayed up to there; a sample of the model that led to success more
-# often.
+# environment's expert, after the episode was replayed up to there.
 
 UNKNOWN = "no_better_reply_known"
-
-
-@dataclass(frozen=True)
-class Correction:
-    """What should have been done, or why that is not known."""
-
-    turn: Turn | None
-    info: dict[str, JsonValue]
-    problem: str = ""
+# A better turn and what is known about it, or why there is none.
+Advice = tuple[Turn, dict[str, JsonValue]] | str
 
 
 async def failure_pairs(
@@ -197,28 +172,16 @@ async def failure_pairs(
     *,
     environment_of: EnvironmentOf,
     rules_of: RulesOf,
-    miner: Callable[[type[Environment]], Awaitable[Miner]] | None = None,
 ) -> list[Pair]:
     """A pair for each mistake that a better reply is known for."""
     advisor = Advisor(config, StateTree(filed, rules_of), environment_of, rules_of, ledger)
     gate = asyncio.Semaphore(REPLAYS)
 
-    async def ask(item: SourcedTrajectory) -> list[Pair | Round]:
+    async def ask(item: SourcedTrajectory) -> list[Pair]:
         async with gate:
             return await advisor.look_at(item)
 
-    found = [one for answers in await asyncio.gather(*map(ask, filed)) for one in answers]
-    pairs = [one for one in found if isinstance(one, Pair)]
-    rounds: dict[type[Environment], list[Round]] = {}
-    for one in found:
-        if isinstance(one, Round):
-            environment_class = environment_of(one.item)
-            assert environment_class is not None and miner is not None, "samples need an environment and a miner"
-            rounds.setdefault(environment_class, []).append(one)
-    for environment_class, of_environment in rounds.items():
-        assert miner is not None
-        pairs += await (await miner(environment_class)).pairs(of_environment, ledger, against="recorded")
-    return pairs
+    return [pair for pairs in await asyncio.gather(*map(ask, filed)) for pair in pairs]
 
 
 @dataclass(frozen=True)
@@ -231,81 +194,61 @@ class Advisor:
     rules_of: RulesOf
     ledger: Ledger
 
-    def rules(self, item: SourcedTrajectory) -> dict[str, Rule]:
-        return chosen(all_rules(self.rules_of(item)), self.config.reasons)
-
-    async def look_at(self, item: SourcedTrajectory) -> list[Pair | Round]:
-        """A pair for each mistake of a trajectory, or a round to sample at where no better reply is known."""
-        found: list[Pair | Round] = []
+    async def look_at(self, item: SourcedTrajectory) -> list[Pair]:
+        """A pair for each mistake of a trajectory where a better reply is known."""
+        found: list[Pair] = []
         count: Counter[str] = Counter()
-        for mistake in mistakes(item.trajectory, self.rules(item)):
+        rules = chosen(all_rules(self.rules_of(item)), self.config.reasons)
+        for mistake in mistakes(item.trajectory, rules):
             if count[mistake.reason] == self.config.per_trajectory:
                 self.ledger.drop("more_than_per_trajectory")
                 continue
             # A success in the same state needs no environment.
-            environment_class = self.environment_of(item) if set(self.config.better) - {"success"} else None
-            advice = await self._advice(item, mistake.turn, environment_class)
-            if advice.turn is not None:
-                self.ledger.keep()
-                found.append(round_pair(item, mistake.turn, advice.turn, reason=mistake.reason, info=advice.info))
-            elif advice.problem == UNKNOWN and environment_class is not None and "sample" in self.config.better:
-                found.append(Round(item, mistake.turn, mistake.reason))
-            else:
-                self.ledger.drop(advice.problem)
+            environment_class = self.environment_of(item) if "expert" in self.config.better else None
+            advice: Advice = UNKNOWN
+            for source in self.config.better:
+                if source == "success":
+                    said = self._from_success(item, mistake.turn, rules)
+                else:
+                    said = await _from_expert(item, mistake.turn, environment_class)
+                if said != UNKNOWN:
+                    advice = said
+                if not isinstance(said, str):
+                    break
+            if isinstance(advice, str):
+                self.ledger.drop(advice)
                 continue
+            self.ledger.keep()
+            turn, info = advice
+            found.append(round_pair(item, mistake.turn, turn, reason=mistake.reason, info=info))
             count[mistake.reason] += 1
         return found
 
-    async def _advice(
-        self, item: SourcedTrajectory, at: int, environment_class: type[Environment] | None
-    ) -> Correction:
-        """The first better reply in the order of the settings; else why there is none."""
-        problem = UNKNOWN
-        for source in self.config.better:
-            advice = None
-            if source == "success":
-                advice = self._from_success(item, at)
-            elif source == "expert" and environment_class is not None:
-                advice = await _from_expert(item, at, environment_class)
-            if advice is not None and advice.turn is not None:
-                return advice
-            if advice is not None and advice.problem != UNKNOWN:
-                problem = advice.problem
-        return Correction(None, {}, problem)
-
-    def _from_success(self, item: SourcedTrajectory, at: int) -> Correction | None:
+    def _from_success(self, item: SourcedTrajectory, at: int, rules: Mapping[str, Rule]) -> Advice:
         """What a success did in the same state, unless that would be a mistake here too."""
         trajectory = item.trajectory
         instead = trajectory.model_copy(update={"success": None, "stop": None})
-        rules = self.rules(item)
 
         def sound(turn: Turn) -> bool:
-            turns = [*trajectory.turns[:at], turn]
-            tried = instead.model_copy(update={"turns": turns})
+            tried = instead.model_copy(update={"turns": [*trajectory.turns[:at], turn]})
             return not any(rule(tried, at) for rule in rules.values())
 
         way = self.tree.way_on(states(trajectory, self.rules_of(item))[at], action_of(trajectory.turns[at]), sound)
         if way is None:
-            return None
+            return UNKNOWN
         other, other_at = way
         turn = moved(other.trajectory.turns[other_at], other.trajectory, other_at, trajectory, at)
-        return Correction(turn, {"by": "success", "chosen": {**other.place, "turn": other_at}})
+        return turn, {"by": "success", "chosen": {**other.place, "turn": other_at}}
 
 
-async def _from_expert(item: SourcedTrajectory, at: int, environment_class: type[Environment]) -> Correction:
+async def _from_expert(item: SourcedTrajectory, at: int, environment_class: type[Environment] | None) -> Advice:
     """What the expert does after the replayed episode. It is carried out, to check that it is valid."""
-    try:
-        async with at_round(environment_class, item.trajectory, at) as environment:
-            reply = await environment.expert()
-            if reply is None:
-                return Correction(None, {}, UNKNOWN)
-            observation = await environment.step(reply)
-    except ReplayError:
-        return Correction(None, {}, "cannot_replay")
-    except EnvironmentFailedError:
-        return Correction(None, {}, "environment_failed")
+    tried = UNKNOWN if environment_class is None else await _tried(item, at, environment_class)
+    if isinstance(tried, str):
+        return tried
+    reply, observation = tried
     turn = Turn(
-        reply=Message(role="assistant", content=reply),
+        reply=reply,
         action=observation.action,
         observation=list(observation.messages),
         reward=observation.reward,
@@ -313,10 +256,29 @@ async def _from_expert(item: SourcedTrajectory, at: int, environment_class: type
         error=observation.error,
     )
     if turn.error is not None:
-        return Correction(None, {}, UNKNOWN)
-    if action_of(turn) == action_of(item.trajectory.turns[at]):
-        return Correction(None, {}, "expert_does_the_same")
-    return Correction(turn, {"by": "expert"})
+        return UNKNOWN
+    same = action_of(turn) == action_of(item.trajectory.turns[at])
+    return "expert_does_the_same" if same else (turn, {"by": "expert"})
+
+
+async def _tried(
+    item: SourcedTrajectory, at: int, environment_class: type[Environment], reply: Message | None = None
+) -> tuple[Message, Observation] | str:
+    """A reply, by default the expert's, and what it leads to before turn `at`; or why it cannot be tried."""
+    try:
+        environment = await replay(lambda task: Isolated(environment_class, task), item.trajectory, at)
+        try:
+            if reply is None:
+                if (text := await environment.expert()) is None:
+                    return UNKNOWN
+                reply = Message(role="assistant", content=text)
+            return reply, await environment.step(reply)
+        finally:
+            await environment.close()
+    except ReplayError:
+        return "cannot_replay"
+    except EnvironmentFailedError:
+        return "environment_failed"
 
 
 # Pairs that protect what is right: a step of a success against a mistake that it did not make there.
@@ -341,21 +303,30 @@ async def right_steps(
     gate = asyncio.Semaphore(REPLAYS)
 
     async def look_at(item: SourcedTrajectory) -> list[Pair]:
+        found, turns = list[Pair](), item.trajectory.turns
         async with gate:
-            found = []
             for at, reply, mistake in _tempting(item.trajectory, rules_of(item), config.per_trajectory, seed):
-                why_not = await _no_mistake(item, at, reply, environment_of(item))
+                environment_class, why_not = environment_of(item), "environment_unknown"
+                if environment_class is not None:
+                    tried = await _tried(item, at, environment_class, reply)
+                    why_not = tried if isinstance(tried, str) else ""
+                    if not isinstance(tried, str) and _gets_further(tried[1], turns[at - 1] if at else None):
+                        why_not = "gets_further"
                 if why_not:
                     ledger.drop(why_not)
                     continue
                 ledger.keep()
-                step, worse = item.trajectory.turns[at], Turn(reply=reply)
                 info: dict[str, JsonValue] = {"by": "environment", "mistake": mistake}
-                found.append(round_pair(item, at, step, worse, reason=RIGHT_STEP, info=info))
-            return found
+                found.append(round_pair(item, at, turns[at], Turn(reply=reply), reason=RIGHT_STEP, info=info))
+        return found
 
     successes = [item for item in filed if item.trajectory.success]
     return [pair for pairs in await asyncio.gather(*map(look_at, successes)) for pair in pairs]
+
+
+def _gets_further(answer: Observation, before: Turn | None) -> bool:
+    known = before.progress if before is not None else None
+    return bool(answer.success) or (answer.progress is not None and known is not None and answer.progress > known)
 
 
 def _tempting(trajectory: Trajectory, rules: MistakeRules, count: int, seed: int) -> Iterator[tuple[int, Message, str]]:
@@ -374,58 +345,25 @@ def _tempting(trajectory: Trajectory, rules: MistakeRules, count: int, seed: int
         yield rng.choice(early), turns[last].reply, "premature_success"
 
 
-async def _no_mistake(
-    item: SourcedTrajectory, at: int, reply: Message, environment_class: type[Environment] | None
-) -> str:
-    """Why the reply is not known to be a mistake at that turn; empty where it is one."""
-    if environment_class is None:
-        return "environment_unknown"
-    try:
-        async with at_round(environment_class, item.trajectory, at) as environment:
-            answer = await environment.step(reply)
-    except ReplayError:
-        return "cannot_replay"
-    except EnvironmentFailedError:
-        return "environment_failed"
-    before = item.trajectory.turns[at - 1].progress if at else None
-    further = answer.progress is not None and before is not None and answer.progress > before
-    return "gets_further" if answer.success or further else ""
-
-
 # What a pair can be made for, besides the mistakes that rules find.
-PAIR_REASONS = (SUCCESS, PROGRESS, PARTING, RIGHT_STEP, COUNTERFACTUAL)
+PAIR_REASONS = (SUCCESS, PROGRESS, PARTING, RIGHT_STEP)
 
 
 class PairWork:
-    """Mines the requested kinds of pairs; environments and the agent are opened when they are first needed."""
+    """Mines the requested kinds of pairs; environments are opened when they are first needed."""
 
-    def __init__(
-        self, config: PairsConfig, filed: Sequence[SourcedTrajectory], tell: Callable[[Cost], None] | None = None
-    ) -> None:
-        self.config, self.filed, self.tell = config, filed, tell
+    def __init__(self, config: PairsConfig, filed: Sequence[SourcedTrajectory]) -> None:
+        self.config, self.filed = config, filed
         self.ledgers: list[Ledger] = []
-        self.cost = Cost()
-        self.journal: Journal | None = None
         self.lookup = EnvironmentLookup(
-            config.environment,
-            config.failure_modes.rules,
-            config.failure_modes.rule_options,
-            required="counterfactual" in config.kinds,
+            config.environment, config.failure_modes.rules, config.failure_modes.rule_options
         )
-        self._agent: Agent | None = None
 
     async def mine(self) -> list[Pair]:
         """The pairs of all kinds, within their caps and shares."""
-        config = self.config
-        self.lookup.check_reasons(config.failure_modes.reasons, self.filed, ())
-        self.lookup.check_reasons([*config.failure_modes.caps, *config.failure_modes.shares], self.filed, PAIR_REASONS)
-        found = await self._every_kind()
-        return balanced(
-            found, config.failure_modes.caps, config.failure_modes.shares, self._ledger("pairs"), seed=config.seed
-        )
-
-    async def _every_kind(self) -> list[Pair]:
-        config, lookup = self.config, self.lookup
+        config, modes, lookup = self.config, self.config.failure_modes, self.lookup
+        lookup.check_reasons(modes.reasons, self.filed, ())
+        lookup.check_reasons([*modes.caps, *modes.shares], self.filed, PAIR_REASONS)
         spoken = [_conversation(item) for item in self.filed]
         found: list[Pair] = []
         try:
@@ -438,58 +376,18 @@ class PairWork:
             if "failure_mode" in config.kinds:
                 lookup.learn(spoken)
                 found += await failure_pairs(
-                    spoken, config.failure_modes, self._ledger("mistakes"),
-                    environment_of=lookup.environment_of, rules_of=lookup.rules_of, miner=self.miner,
+                    spoken, modes, self._ledger("mistakes"),
+                    environment_of=lookup.environment_of, rules_of=lookup.rules_of,
                 )  # fmt: skip
             if "right_step" in config.kinds:
                 found += await right_steps(
-                    spoken, config.failure_modes, self._ledger("steps of successes, against mistakes"),
+                    spoken, modes, self._ledger("steps of successes, against mistakes"),
                     environment_of=lookup.environment_of, rules_of=lookup.rules_of, seed=config.seed,
                 )  # fmt: skip
-            if "counterfactual" in config.kinds:
-                found += await self._counterfactual(self._ledger("rounds, tried with other replies"))
         finally:
-            if self._agent is not None:
-                await self._agent.close()
             for environment_class in lookup.opened:
                 await shut_down(environment_class)
-        return found
-
-    async def _counterfactual(self, ledger: Ledger) -> list[Pair]:
-        rounds = sample_rounds(
-            list(map(_conversation, self.filed)), self.config.counterfactual.rounds, self.config.seed
-        )
-        by_environment: dict[type[Environment] | None, list[Round]] = {}
-        for one in rounds:
-            by_environment.setdefault(self.lookup.environment_of(one.item), []).append(one)
-        found: list[Pair] = []
-        for environment_class, of_environment in by_environment.items():
-            if environment_class is None:
-                ledger.drop("environment_unknown", len(of_environment))
-            else:
-                found += await (await self.miner(environment_class)).pairs(of_environment, ledger)
-        return found
-
-    async def miner(self, environment_class: type[Environment]) -> Miner:
-        """A miner in one environment. All miners share one agent and one budget."""
-        if self._agent is None:
-            self._agent = await make_agent(self.config.agent, self.config.sampling)
-            self.journal = Journal(self.config, self.filed)
-        return Miner(
-            environment_class,
-            self._agent,
-            self.config.counterfactual,
-            self.config.limits,
-            self.config.seed,
-            self.cost,
-            self.tell,
-            self.journal,
-        )
-
-    def forget(self) -> None:
-        """Removes what a resumed run would need; call it when the pairs are written."""
-        if self.journal is not None:
-            self.journal.remove()
+        return balanced(found, modes.caps, modes.shares, self._ledger("pairs"), seed=config.seed)
 
     def _ledger(self, item: str) -> Ledger:
         self.ledgers.append(Ledger(item))

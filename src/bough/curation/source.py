@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,22 +51,20 @@ def read_filed(sources: Iterable[Path], ledger: Ledger, *, format: str = "auto")
 
     Rows that cannot be used are dropped in `ledger`; the caller keeps or drops the rest.
     """
-    found = [filed for source in sources for filed in _read(source, ledger, format)]
+    found: list[SourcedTrajectory] = []
+    for source in sources:
+        reader = Reader(source, format=format, on_error="skip")
+        for sample in reader:
+            if isinstance(sample, Pair):
+                ledger.drop("wrong_kind")
+                continue
+            for trajectory in sample.attempts if isinstance(sample, Group) else [sample]:
+                found.append(SourcedTrajectory(trajectory, reader.place.file, reader.place.line))
+        for reason, count in reader.skipped.items():
+            ledger.drop(reason, count)
     if not found:
         raise InputError(f"{', '.join(map(str, sources))}: there is no trajectory; {ledger}")
     return found
-
-
-def _read(source: Path, ledger: Ledger, format: str) -> Iterator[SourcedTrajectory]:
-    reader = Reader(source, format=format, on_error="skip")
-    for sample in reader:
-        if isinstance(sample, Pair):
-            ledger.drop("wrong_kind")
-            continue
-        for trajectory in sample.attempts if isinstance(sample, Group) else [sample]:
-            yield SourcedTrajectory(trajectory, reader.place.file, reader.place.line)
-    for reason, count in reader.skipped.items():
-        ledger.drop(reason, count)
 
 
 # Writing curated records with their ledgers next to them; both completely or not at all.

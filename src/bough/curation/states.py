@@ -6,26 +6,20 @@ for one action lead to the same state, though to different histories.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pydantic import JsonValue
 
 from bough.config.base import is_code
 from bough.config.groups import make_options
 from bough.curation.source import SourcedTrajectory
-from bough.engines.base import Answer, Chat
 from bough.environments.base import Environment, MistakeRules, action_of
-from bough.environments.isolated import Isolated
 from bough.environments.mistakes import all_rules
 from bough.environments.registry import find, find_listed
-from bough.environments.replay import ReplayError, replay
 from bough.errors import InputError, did_you_mean
 from bough.files import json_digest
-from bough.rollouts.agents import Agent
-from bough.types import Message, Trajectory, Turn, conversation
+from bough.types import Trajectory, Turn
 
 State = str
 
@@ -40,8 +34,10 @@ def states(trajectory: Trajectory, rules: MistakeRules) -> list[State]:
     """The environment's state before each turn, and after the last."""
     found = [task_key(trajectory)]
     for turn in trajectory.turns:
+        # Ids of tool calls are random and say nothing about the environment.
+        seen = [message.model_copy(update={"tool_call_id": None}) for message in turn.observation]
         stays = rules.without_effect(turn)
-        found.append(found[-1] if stays else _digest(found[-1], action_of(turn), _seen(turn.observation)))
+        found.append(found[-1] if stays else _digest(found[-1], action_of(turn), seen))
     return found
 
 
@@ -60,11 +56,6 @@ def actions(turns: Iterable[Turn]) -> tuple[str, ...]:
     return tuple(map(action_of, turns))
 
 
-def _seen(observation: Sequence[Message]) -> list[Message]:
-    # Ids of tool calls are random and say nothing about the environment.
-    return [message.model_copy(update={"tool_call_id": None}) for message in observation]
-
-
 def _common(left: Iterable[object], right: Iterable[object]) -> int:
     count = 0
     for a, b in zip(left, right, strict=False):
@@ -78,65 +69,8 @@ def _digest(*parts: object) -> State:
     return json_digest(parts, size=16)
 
 
-# Branches: replay an episode up to a turn, give another reply there, and let an agent finish.
-# A branch is an episode like any other, played from its start by an agent that first repeats the recorded replies. If
-# the environment does not answer as it did when it was recorded, nothing that follows could be compared, and
-# `ReplayError` is raised.
-
 # Replays at a time: each may hold a page of a browser.
 REPLAYS = 8
-
-
-@asynccontextmanager
-async def at_round(environment_class: type[Environment], trajectory: Trajectory, at: int) -> AsyncIterator[Isolated]:
-    """The environment in its state before turn `at`, closed on exit."""
-    environment = await replay(lambda task: Isolated(environment_class, task), trajectory, at)
-    try:
-        yield environment
-    finally:
-        await environment.close()
-
-
-@dataclass(frozen=True)
-class Branch:
-    """Turn `at` of a trajectory, answered with `reply` instead."""
-
-    trajectory: Trajectory
-    at: int
-    reply: Answer
-
-
-class BranchAgent:
-    """Plays branches, each by the id of its episode, and leaves the rest to `agent`."""
-
-    def __init__(self, agent: Agent, branches: dict[str, Branch]) -> None:
-        self.agent, self.branches = agent, branches
-        self.name = agent.name
-
-    def enter(self, environment: Isolated, *, episode: str, seed: int) -> Chat:
-        return _BranchChat(self.branches[episode], self.agent.enter(environment, episode=episode, seed=seed))
-
-    async def close(self) -> None:
-        await self.agent.close()
-
-
-class _BranchChat:
-    def __init__(self, branch: Branch, chat: Chat) -> None:
-        self.branch, self.chat, self.turn = branch, chat, 0
-
-    async def answer(self, messages: list[Message], tools: list[dict[str, Any]]) -> Answer:
-        trajectory, at = self.branch.trajectory, self.branch.at
-        self.turn += 1
-        if self.turn <= at:
-            return Answer(trajectory.turns[self.turn - 1].reply, trajectory.turns[self.turn - 1].call, "stop")
-        if self.turn == at + 1:
-            if messages != conversation(trajectory.start, trajectory.turns[:at]):
-                raise ReplayError(f"{trajectory.id}: the environment does not answer as it did before turn {at + 1}")
-            return self.branch.reply
-        return await self.chat.answer(messages, tools)
-
-    def close(self) -> None:
-        self.chat.close()
 
 
 # The environments of recorded episodes, and the mistake rules that apply to them.
@@ -182,7 +116,11 @@ class EnvironmentLookup:
         """The mistake rules for an episode: those of its environment, where that is known."""
         name = self._rules_name(item)
         if name not in self._rules:
-            self._rules[name] = self._find_rules(name)
+            if name is not None and name in (self.rules, self.environment):
+                found: type[Environment] | None = find(name)
+            else:  # whatever a file names that is not installed here has no rules but the generic ones
+                found = None if name is None or is_code(name) else _installed(name)
+            self._rules[name] = MistakeRules() if found is None else found.mistake_rules()
         return self._rules[name]
 
     def learn(self, items: Sequence[SourcedTrajectory]) -> None:
@@ -218,13 +156,6 @@ class EnvironmentLookup:
 
     def _rules_name(self, item: SourcedTrajectory) -> str | None:
         return self.rules or self.environment or item.trajectory.task.environment
-
-    def _find_rules(self, name: str | None) -> MistakeRules:
-        if name is not None and name in (self.rules, self.environment):
-            return find(name).mistake_rules()
-        # Whatever a file names that is not installed here has no rules but the generic ones.
-        found = None if name is None or is_code(name) else _installed(name)
-        return MistakeRules() if found is None else found.mistake_rules()
 
 
 def _installed(name: str, *, required: bool = False) -> type[Environment] | None:

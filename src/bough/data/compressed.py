@@ -65,16 +65,12 @@ def whole_size(file: IO[bytes]) -> int:
     return size
 
 
-def most_unpacked(file: io.BufferedReader) -> int:
-    """Number of bytes that a file of its size may unpack to."""
-    return max(MAX_UNPACKED, MAX_RATIO * os.fstat(file.fileno()).st_size)
-
-
 class Unpacked(io.RawIOBase):
-    """The text of a compressed file as a raw stream. OSError where it is longer than `most_unpacked`."""
+    """The text of a compressed file as a raw stream. OSError where it is longer than its limit."""
 
     def __init__(self, file: io.BufferedReader, suffix: str) -> None:
-        self._file, self._left, self._rest = file, most_unpacked(file), memoryview(b"")
+        self._file, self._rest = file, memoryview(b"")
+        self._left = max(MAX_UNPACKED, MAX_RATIO * os.fstat(file.fileno()).st_size)
         if suffix == ".zst":
             self._pieces = (piece for piece, _ in unpack(file))
         else:

@@ -13,7 +13,6 @@
 | sharegpt | `conversations` |
 | openai | `messages` with a tool call whose arguments are JSON text; `input` and `preferred_output` |
 | kto | `prompt`, `completion`, `label` |
-| inspect | `eval`, `sample` (the rows of an inspect_ai log) |
 | trl | any other `messages`, `prompt`/`completion`, `prompt`/`chosen`/`rejected`, `chosen`/`rejected` |
 
 One of two sides is enough to be known as a preference: a row that lacks the other must
@@ -22,7 +21,7 @@ be told so, and never be trained on as something else.
 
 from __future__ import annotations
 
-from bough.data import bough, inspect, knowlyr, sharegpt, trl
+from bough.data import bough, knowlyr, sharegpt, trl
 from bough.data.base import Format, Row
 from bough.errors import InputError, RowError, did_you_mean
 
@@ -36,7 +35,6 @@ FORMATS: dict[str, Format] = {
         sharegpt.FORMAT,
         trl.OPENAI,
         trl.KTO,
-        inspect.FORMAT,
         trl.FORMAT,
     )
 }

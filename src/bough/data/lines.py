@@ -1,4 +1,4 @@
-"""Sources of rows: JSON Lines (plain, .zst, .gz, .xz), a JSON list, CSV, Parquet, logs, a dataset saved or on the Hub.
+"""Sources of rows: JSON Lines (plain, .zst, .gz, .xz), a JSON list, CSV, Parquet, a dataset saved or on the Hub.
 
 Every source is a stream of (number, content): for text files the content is the bytes
 of a line and the number that of the line, for tables and lists the content is a row as a dict.
@@ -19,13 +19,12 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from bough.data import compressed, inspect
+from bough.data import compressed
 from bough.errors import InputError, RowError
 from bough.files import open_file
 
 TEXT_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 TABLE_SUFFIXES = (".csv", ".tsv")
-LOG_SUFFIX = ".eval"
 PACKED_SUFFIXES = ("", *compressed.SUFFIXES)
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 Content = bytes | dict[str, Any] | RowError
@@ -38,7 +37,7 @@ PEEK = 1024
 HUB_PATH = re.compile(r"hf:/[\w-][\w.-]*/[\w-][\w.-]*(/[\w-][\w.-]*)?")
 READABLE = (
     "Bough reads JSON Lines (.jsonl, also .zst, .gz, .xz), a JSON list (.json), CSV with a header (.csv, .tsv), "
-    "Parquet (.parquet), inspect_ai logs (.eval), a saved Hugging Face dataset, or hf://org/name"
+    "Parquet (.parquet), a saved Hugging Face dataset, or hf://org/name"
 )
 # How files begin that are not text; a pickle would run code if it were loaded.
 BINARY = (
@@ -69,7 +68,7 @@ def files(source: str | Path) -> list[Path]:
 def _shards(path: Path) -> list[Path]:
     if (collected := path / "trajectories.jsonl").is_file():
         return [collected]
-    endings = [text + packed for text in TEXT_SUFFIXES for packed in PACKED_SUFFIXES] + [".parquet", LOG_SUFFIX]
+    endings = [text + packed for text in TEXT_SUFFIXES for packed in PACKED_SUFFIXES] + [".parquet"]
     names = sorted(p.name for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
     names = [name for name in names if name.endswith(tuple(endings))]
     if odd := [name for name in names if any("\ud800" <= character <= "\udfff" for character in name)]:
@@ -129,10 +128,7 @@ def _rows(path: Path, stream: io.BufferedReader, longest: int) -> Iterator[tuple
     """The rows of an unpacked file, by its name and its first bytes."""
     begin = stream.peek(PEEK)[:PEEK].removeprefix(BYTE_ORDER_MARK)
     first_line = begin.partition(b"\n")[0]
-    suffixes = path.suffixes[-2:]
-    if suffixes[-1:] == [LOG_SUFFIX]:
-        yield from inspect.archive_samples(stream, longest, compressed.most_unpacked(stream))
-    elif any(suffix in TABLE_SUFFIXES for suffix in suffixes):
+    if any(suffix in TABLE_SUFFIXES for suffix in path.suffixes[-2:]):
         yield from _table(stream, longest)
     elif begin.lstrip()[:1] == b"[":
         yield from _list(stream)

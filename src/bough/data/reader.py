@@ -34,7 +34,7 @@ class SourceConfig(Config):
     """Input data."""
 
     file: Path = Field(
-        description="a .jsonl (plain, .zst, .gz, .xz), .json, .csv or .parquet file, a .eval log, a folder "
+        description="a .jsonl (plain, .zst, .gz, .xz), .json, .csv or .parquet file, a folder "
         "of such shards, a saved Hugging Face dataset, or one on the Hub as hf://org/name/split",
         json_schema_extra={"positional": True},
     )

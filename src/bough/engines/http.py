@@ -209,10 +209,9 @@ def _words(response: Response, content: bytes) -> str:
         said = json.loads(content)
         if isinstance(said, dict):
             said = said.get("error") or said.get("message") or said.get("detail") or said
-        if isinstance(said, dict):
-            more = [word for word in (said.get("code"), said.get("type")) if isinstance(word, str)]
-            tail = f" ({', '.join(more)})" if more and said.get("message") else ""
-            said = f"{said['message']}{tail}" if tail else said.get("message", said)
+        if isinstance(said, dict) and said.get("message"):
+            more = ", ".join(word for word in (said.get("code"), said.get("type")) if isinstance(word, str))
+            said = f"{said['message']} ({more})" if more else said["message"]
         words = said if isinstance(said, str) else json.dumps(said)
     except (ValueError, RecursionError):
         words = content.decode(errors="replace")

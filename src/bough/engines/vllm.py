@@ -35,7 +35,73 @@ from bough.types import Finish
 log = logging.getLogger(__name__)
 
 
-class VLLMEngine:
+@dataclass
+class Adapter:
+    """A LoRA adapter in an engine. `policy` is its name in the records, `in_use` how many answers use it."""
+
+    name: str
+    number: int
+    folder: Path
+    policy: str
+    temporary: bool
+    in_use: int = 0
+
+
+class SwappingEngine:
+    """An engine whose newest adapter samples new answers; older ones stay while an answer that they began is in flight.
+
+    Each load gets a new name, even of the same folder: vLLM's prefix cache tells adapters apart by name, and
+    a name that came twice would bring back what was computed with the old weights.
+    """
+
+    def __init__(self, policy: str) -> None:
+        self.policy = policy
+        self._adapters: list[Adapter] = []  # the newest last
+        self._numbers = itertools.count(1)
+
+    async def load_adapter(self, folder: str | Path, policy: str | None = None, *, temporary: bool = False) -> None:
+        """From the next answer on, samples with the adapter in `folder`; `policy` is its name in the records.
+
+        With `temporary`, the folder is deleted when no answer uses the adapter any more.
+        """
+        rank = adapter_rank(Path(folder))  # a folder without an adapter is reported here, not by vLLM
+        name = f"{Path(policy or folder).name}-{uuid.uuid4().hex[:8]}"
+        adapter = Adapter(name, next(self._numbers), Path(folder).absolute(), policy or str(folder), temporary)
+        await self._load(adapter, rank)
+        old, self._adapters = self._adapters, [*(one for one in self._adapters if one.in_use), adapter]
+        self.policy = adapter.policy
+        await self._drop([one for one in old if not one.in_use])
+
+    @contextmanager
+    def _using(self) -> Iterator[Adapter | None]:
+        """The newest adapter, kept until the answer has ended."""
+        adapter = self._adapters[-1] if self._adapters else None
+        if adapter is None:
+            yield None
+            return
+        adapter.in_use += 1
+        try:
+            yield adapter
+        finally:
+            adapter.in_use -= 1
+
+    async def _drop(self, adapters: list[Adapter]) -> None:
+        for adapter in adapters:
+            await self._unload(adapter)
+            if adapter.temporary and adapter.folder.exists():
+                remove(adapter.folder)
+
+    async def _load(self, adapter: Adapter, rank: int) -> None:
+        raise NotImplementedError
+
+    async def _unload(self, adapter: Adapter) -> None:
+        raise NotImplementedError
+
+    def release(self, episode: str) -> None:
+        """Nothing is kept per episode: vLLM evicts its own prefix cache."""
+
+
+class VLLMEngine(SwappingEngine):
     """vLLM's asynchronous engine. `lora_rank` is the largest rank of adapters that it has room for.
 
     `sleeps` says whether it was started with vLLM's sleep mode: then `pause` frees its GPU memory.
@@ -50,11 +116,10 @@ class VLLMEngine:
         logprobs_mode: LogprobsMode = "raw_logprobs",
         sleeps: bool = False,
     ) -> None:
-        self.policy = policy
-        self.num_prompt_tokens = self.num_cached_tokens = 0
+        super().__init__(policy)
+        self.num_cached_tokens = 0
         self._engine, self._lora_rank = engine, lora_rank
         self._logprobs_mode, self._sleeps = logprobs_mode, sleeps
-        self._adapters = LoadedAdapters()
         self._requests = itertools.count(1)
         self._ready = asyncio.Event()  # new requests wait while the engine is paused
         self._ready.set()
@@ -77,8 +142,25 @@ class VLLMEngine:
         """
         if adapter is not None:
             lora_rank = max(lora_rank, adapter_rank(Path(adapter)))
-        rank = room_for(lora_rank)
-        started = start_vllm(model, rank, logprobs_mode, options)
+        # The smallest rank that vLLM can be started for and that this fits into.
+        rank = next((room for room in LORA_RANKS if room >= lora_rank), lora_rank) if lora_rank else 0
+        # vLLM reports usage statistics and logs a lot while it starts; both only if the user asks for it.
+        os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+        # A forked process would inherit the threads and the CUDA state of this one.
+        os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+        try:
+            from vllm import AsyncEngineArgs
+            from vllm.v1.engine.async_llm import AsyncLLM
+        except ImportError as error:
+            raise InputError(f"vLLM cannot be loaded ({error}); install it: pip install 'bough[vllm]'") from None
+        given = engine_arguments(model, rank, logprobs_mode, options)
+        if unknown := sorted(given.keys() - {field.name for field in dataclasses.fields(AsyncEngineArgs)}):
+            raise InputError(f"vLLM has no option {', '.join(unknown)}")
+        try:
+            started = AsyncLLM.from_engine_args(AsyncEngineArgs(**given))
+        except (RuntimeError, ValueError, OSError) as error:
+            raise EngineError(f"vLLM does not start with {model}: {last_line(error)}") from error
         sleeps = bool(options.get("enable_sleep_mode"))
         engine = cls(started, model, rank, logprobs_mode=logprobs_mode, sleeps=sleeps)
         try:
@@ -115,7 +197,7 @@ class VLLMEngine:
         )
         request = f"{episode}/{next(self._requests)}"
         first = self.policy
-        with self._adapters.using() as adapter:
+        with self._using() as adapter:
             lora = LoRARequest(adapter.name, adapter.number, str(adapter.folder)) if adapter else None
             try:
                 async for output in self._engine.generate(
@@ -124,7 +206,6 @@ class VLLMEngine:
                     final = output
             except Exception as error:  # vLLM's errors share no base class that all its versions have
                 raise EngineError(f"vLLM gave up: {last_line(error)}") from error
-        self.num_prompt_tokens += len(prompt_ids)
         self.num_cached_tokens += final.num_cached_tokens or 0
         drawn = final.outputs[0]
         ids = list(drawn.token_ids)
@@ -132,32 +213,6 @@ class VLLMEngine:
         # An adapter stays with its answer; all weights are replaced while answers wait.
         policy = first if adapter or first == self.policy else f"{first}..{self.policy}"
         return Generated(ids, logprobs, finish_of(drawn.finish_reason), policy, temperature)
-
-    async def load_adapter(self, folder: str | Path, policy: str | None = None, *, temporary: bool = False) -> None:
-        """From the next answer on, samples with the adapter in `folder`; `policy` is its name in the records.
-
-        With `temporary`, the folder is deleted when no answer uses the adapter any more.
-        """
-        from vllm.lora.request import LoRARequest
-
-        if (rank := adapter_rank(Path(folder))) > self._lora_rank:
-            raise InputError(
-                f"{folder} has rank {rank}, and vLLM was started for adapters of rank {self._lora_rank} "
-                "at most (0: none); give it a larger lora_rank"
-            )
-        adapter = self._adapters.new(folder, policy, temporary=temporary)
-        try:
-            loaded = await self._engine.add_lora(LoRARequest(adapter.name, adapter.number, str(adapter.folder)))
-        except Exception as error:
-            raise EngineError(f"vLLM cannot load the adapter {folder}: {last_line(error)}") from error
-        if not loaded:
-            raise EngineError(f"vLLM did not load the adapter {folder}")
-        self._adapters.loaded(adapter)
-        self.policy = adapter.policy
-        unused = self._adapters.take_unused()
-        for old in unused:
-            await self._engine.remove_lora(old.number)
-        delete_folders(unused)
 
     async def pause(self) -> None:
         """Stops sampling and forgets the prefix cache; with sleep mode, frees the GPU's memory.
@@ -180,19 +235,16 @@ class VLLMEngine:
             await self._resume()  # answers in flight continue with the adapter they began with
             await self.load_adapter(folder, policy, temporary=True)
         else:
-            await self._load_weights(folder)
+            try:
+                if self._sleeps:
+                    await self._engine.wake_up(tags=["weights"])
+                await self._engine.collective_rpc(METHOD, args=(str(folder),))
+            except Exception as error:
+                raise EngineError(f"vLLM cannot load the new weights: {last_line(error)}") from error
             remove(folder)
             self.policy = policy
             await self._resume()
         self._ready.set()
-
-    async def _load_weights(self, folder: Path) -> None:
-        try:
-            if self._sleeps:
-                await self._engine.wake_up(tags=["weights"])
-            await self._engine.collective_rpc(METHOD, args=(str(folder),))
-        except Exception as error:
-            raise EngineError(f"vLLM cannot load the new weights: {last_line(error)}") from error
 
     async def _resume(self) -> None:
         try:
@@ -203,17 +255,34 @@ class VLLMEngine:
         except Exception as error:
             raise EngineError(f"vLLM does not resume: {last_line(error)}") from error
 
-    def release(self, episode: str) -> None:
-        """Nothing is kept per episode: vLLM evicts its own prefix cache."""
-
     async def close(self) -> None:
         engine, self._engine = self._engine, None
         self._ready.set()
-        delete_folders(self._adapters.take_all())
+        await self._drop(self._adapters)
+        self._adapters = []
         if engine is not None:
             engine.shutdown()
             # Its destructor does the same again, and prints a traceback if that is when the process ends.
             engine.shutdown = lambda timeout=None: None  # noqa: ARG005
+
+    async def _load(self, adapter: Adapter, rank: int) -> None:
+        from vllm.lora.request import LoRARequest
+
+        if rank > self._lora_rank:
+            raise InputError(
+                f"{adapter.folder} has rank {rank}, and vLLM was started for adapters of rank {self._lora_rank} "
+                "at most (0: none); give it a larger lora_rank"
+            )
+        try:
+            loaded = await self._engine.add_lora(LoRARequest(adapter.name, adapter.number, str(adapter.folder)))
+        except Exception as error:
+            raise EngineError(f"vLLM cannot load the adapter {adapter.folder}: {last_line(error)}") from error
+        if not loaded:
+            raise EngineError(f"vLLM did not load the adapter {adapter.folder}")
+
+    async def _unload(self, adapter: Adapter) -> None:
+        if self._engine is not None:
+            await self._engine.remove_lora(adapter.number)
 
 
 # What vLLM is told: the arguments of its engine, and the sampling parameters of a request.
@@ -221,27 +290,6 @@ class VLLMEngine:
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM has room for
 # The log-probabilities that are recorded: of the model's own distribution, or of the one that is sampled from.
 LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
-
-
-def start_vllm(model: str, lora_rank: int, logprobs_mode: LogprobsMode, options: dict[str, Any]) -> Any:
-    """vLLM's asynchronous engine, running. InputError for options that it does not have."""
-    # vLLM reports usage statistics and logs a lot while it starts; both only if the user asks for it.
-    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-    # A forked process would inherit the threads and the CUDA state of this one.
-    os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
-    try:
-        from vllm import AsyncEngineArgs
-        from vllm.v1.engine.async_llm import AsyncLLM
-    except ImportError as error:
-        raise InputError(f"vLLM cannot be loaded ({error}); install it: pip install 'bough[vllm]'") from None
-    given = engine_arguments(model, lora_rank, logprobs_mode, options)
-    if unknown := sorted(given.keys() - {field.name for field in dataclasses.fields(AsyncEngineArgs)}):
-        raise InputError(f"vLLM has no option {', '.join(unknown)}")
-    try:
-        return AsyncLLM.from_engine_args(AsyncEngineArgs(**given))
-    except (RuntimeError, ValueError, OSError) as error:
-        raise EngineError(f"vLLM does not start with {model}: {last_line(error)}") from error
 
 
 def engine_arguments(
@@ -270,11 +318,6 @@ def engine_arguments(
         raise InputError(f"vLLM's {', '.join(taken)} is set by Bough itself; leave it out")
     quiet = {"disable_log_stats": True, "use_tqdm_on_load": False}
     return {"enable_prefix_caching": True} | quiet | ours | options | fixed
-
-
-def room_for(rank: int) -> int:
-    """The smallest rank that vLLM can be started for and that `rank` fits into; 0 for none."""
-    return next((room for room in LORA_RANKS if room >= rank), rank) if rank else 0
 
 
 def sampling_arguments(sampling: SamplingConfig, seed: int, stop_ids: list[int], room: int) -> dict[str, Any]:
@@ -331,15 +374,14 @@ def last_line(error: BaseException) -> str:
 # (without LoRA if no adapter will be loaded). Adapters are named by folder, so the server must see the same disk.
 
 
-class VLLMServerEngine:
+class VLLMServerEngine(SwappingEngine):
     """A model on a running vLLM server. `context` is how many tokens prompt and answer may have together."""
 
     def __init__(
         self, server: Server, model: str, context: int, *, logprobs_mode: LogprobsMode = "raw_logprobs"
     ) -> None:
-        self.server, self.policy = server, model
-        self._model, self._context, self._logprobs_mode = model, context, logprobs_mode
-        self._adapters = LoadedAdapters()
+        super().__init__(model)
+        self.server, self._model, self._context, self._logprobs_mode = server, model, context, logprobs_mode
 
     @classmethod
     async def load(
@@ -378,19 +420,26 @@ class VLLMServerEngine:
         temperature = logprobs_temperature(self._logprobs_mode, sampling)
         asked = sampling_arguments(sampling, seed, stop_ids, self._context - len(prompt_ids))
         policy = self.policy  # another adapter may be loaded before the answer comes
-        with self._adapters.using() as adapter:
+        with self._using() as adapter:
             prompt, ids, logprobs, finish = await self._complete(prompt_ids, asked, adapter)
         if prompt != prompt_ids:
             raise EngineError(f"{self.server.url} changed the prompt: {len(prompt)} tokens, not {len(prompt_ids)}")
         return Generated(ids, logprobs, finish_of(finish), policy, temperature)
 
-    async def load_adapter(self, folder: str | Path, policy: str | None = None, *, temporary: bool = False) -> None:
-        """From the next answer on, samples with the adapter in `folder`; `policy` is its name in the records.
+    async def pause(self) -> None:
+        """Nothing to wait for: the server has its own weights and its own machine."""
 
-        With `temporary`, the folder is deleted when no answer uses the adapter any more.
-        """
-        adapter_rank(Path(folder))  # a folder without an adapter is reported here, not by the server
-        adapter = self._adapters.new(folder, policy, temporary=temporary)
+    async def renew(self, folder: Path, policy: str) -> None:
+        """From the next answer on, samples with the adapter in `folder`, which the engine takes over and deletes."""
+        await self.load_adapter(folder, policy, temporary=True)
+
+    async def close(self) -> None:
+        """Unloads the adapters that were loaded for this engine."""
+        await self._drop(self._adapters)
+        self._adapters = []
+        await self.server.close()
+
+    async def _load(self, adapter: Adapter, rank: int) -> None:  # noqa: ARG002 (the server knows its largest)
         body = {"lora_name": adapter.name, "lora_path": str(adapter.folder)}
         try:
             await self.server.post("/load_lora_adapter", body, json_answer=False)
@@ -402,33 +451,13 @@ class VLLMServerEngine:
                 ) from None
             # The name is new, so the adapter was loaded by a request whose answer was lost and that was sent again.
             if "already been loaded" not in refusal.words:
-                raise EngineError(f"the server cannot load the adapter {folder}: {refusal.words}") from None
-        self._adapters.loaded(adapter)
-        self.policy = adapter.policy
-        await self._unload(self._adapters.take_unused())
+                raise EngineError(f"the server cannot load the adapter {adapter.folder}: {refusal.words}") from None
 
-    async def pause(self) -> None:
-        """Nothing to wait for: the server has its own weights and its own machine."""
-
-    async def renew(self, folder: Path, policy: str) -> None:
-        """From the next answer on, samples with the adapter in `folder`, which the engine takes over and deletes."""
-        await self.load_adapter(folder, policy, temporary=True)
-
-    def release(self, episode: str) -> None:
-        """Nothing is kept per episode: the server evicts its own prefix cache."""
-
-    async def close(self) -> None:
-        """Unloads the adapters that were loaded for this engine."""
-        await self._unload(self._adapters.take_all())
-        await self.server.close()
-
-    async def _unload(self, adapters: list[Adapter]) -> None:
-        for old in adapters:
-            try:
-                await self.server.post("/unload_lora_adapter", {"lora_name": old.name}, json_answer=False)
-            except EngineError as error:  # it is not sampled from again, and only takes some memory
-                log.warning("The adapter %s stays loaded: %s", old.name, error)
-        delete_folders(adapters)
+    async def _unload(self, adapter: Adapter) -> None:
+        try:
+            await self.server.post("/unload_lora_adapter", {"lora_name": adapter.name}, json_answer=False)
+        except EngineError as error:  # it is not sampled from again, and only takes some memory
+            log.warning("The adapter %s stays loaded: %s", adapter.name, error)
 
     async def _complete(
         self, prompt_ids: list[int], asked: dict[str, Any], adapter: Adapter | None = None
@@ -471,75 +500,6 @@ class VLLMServerEngine:
                 f"the server at {self.server.url} gives other log-probabilities than {wanted}; "
                 f"start it with --logprobs-mode {self._logprobs_mode}"
             )
-
-
-# The LoRA adapters that a running engine has loaded, and which of them its answers still use.
-# Each load gets a new name, even of the same folder: vLLM's prefix cache tells adapters apart by name, and a name
-# that came twice would bring back what was computed with the old weights.
-
-
-@dataclass
-class Adapter:
-    """An adapter in an engine. `policy` is its name in the records, `in_use` how many answers are being sampled."""
-
-    name: str
-    number: int
-    folder: Path
-    policy: str
-    temporary: bool
-    in_use: int = 0
-
-
-class LoadedAdapters:
-    """The newest adapter samples new answers; older ones stay as long as an answer that they began is in flight."""
-
-    def __init__(self) -> None:
-        self.newest: Adapter | None = None
-        self._old: list[Adapter] = []
-        self._numbers = itertools.count(1)
-
-    def new(self, folder: str | Path, policy: str | None, *, temporary: bool) -> Adapter:
-        """An adapter with a new name, to be loaded. With `temporary`, its folder is deleted when it is dropped."""
-        name = f"{Path(policy or folder).name}-{uuid.uuid4().hex[:8]}"
-        return Adapter(name, next(self._numbers), Path(folder).absolute(), policy or str(folder), temporary)
-
-    def loaded(self, adapter: Adapter) -> None:
-        """The engine has loaded it: it samples all new answers."""
-        if self.newest is not None:
-            self._old.append(self.newest)
-        self.newest = adapter
-
-    def take_unused(self) -> list[Adapter]:
-        """The old adapters that no answer uses any more; they are not listed again."""
-        unused = [one for one in self._old if not one.in_use]
-        self._old = [one for one in self._old if one.in_use]
-        return unused
-
-    def take_all(self) -> list[Adapter]:
-        """All adapters, for an engine that closes."""
-        everything = [*self._old, *([self.newest] if self.newest else [])]
-        self._old, self.newest = [], None
-        return everything
-
-    @contextmanager
-    def using(self) -> Iterator[Adapter | None]:
-        """The newest adapter, kept until the answer has ended."""
-        adapter = self.newest
-        if adapter is None:
-            yield None
-            return
-        adapter.in_use += 1
-        try:
-            yield adapter
-        finally:
-            adapter.in_use -= 1
-
-
-def delete_folders(adapters: list[Adapter]) -> None:
-    """Deletes the folders of dropped adapters that were written for the engine only."""
-    for adapter in adapters:
-        if adapter.temporary and adapter.folder.exists():
-            remove(adapter.folder)
 
 
 def adapter_rank(folder: Path) -> int:

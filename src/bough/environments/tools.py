@@ -31,7 +31,6 @@ import inspect
 import json
 import logging
 import re
-import sys
 import time
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -52,7 +51,6 @@ from bough.errors import (
     describe_failure,
     exception_line,
     innermost_place,
-    short_path,
     type_name,
 )
 from bough.types import Message, ToolCall
@@ -496,9 +494,6 @@ class ToolEnvironment(ToolCallEnvironment):
         Raises InputError for a tool that does not exist; wrong arguments are for `step` to answer.
         """
         if name not in self.schemas:
-            author = sys._getframe(1)
-            raise InputError(
-                f"{short_path(author.f_code.co_filename)}:{author.f_lineno}: {type(self).__name__} has no tool "
-                f"{name!r:.80}; the tools are {', '.join(self.schemas) or 'none'}"
-            )
+            known = ", ".join(self.schemas) or "none"
+            raise InputError(f"{type(self).__name__} has no tool {name!r:.80}; the tools are {known}")
         return tool_calls.write(tool_calls.call_text(ToolCall(name=name, arguments=arguments)), thought)

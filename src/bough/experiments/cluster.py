@@ -8,7 +8,7 @@ a worker that is lost is done again by the others.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,7 +22,6 @@ from bough.experiments.evolve_settings import EvolveConfig, trained_by
 from bough.experiments.generation import DESCRIPTION, OPTIMIZER, Generation, Individual, Records, Score
 from bough.experiments.members import Each, Members, Trained, members_here
 from bough.experiments.playing import Playground
-from bough.files import open_file
 from bough.ledger import plural
 from bough.policy.adapters import start_adapter
 from bough.policy.load import load_call_builder
@@ -32,8 +31,6 @@ from bough.rollouts.ray_workers import Surroundings, pack_code, refusal
 from bough.rollouts.runner import Attempt, Images, LocalRunner
 from bough.types import Trajectory
 
-# Calls that a worker answers while it plays or trains.
-SPARE_CALLS = 2
 # Work that every worker dies of is given up after this many times.
 MAX_LOSSES = 5
 
@@ -54,7 +51,7 @@ def members_on_cluster(config: EvolveConfig, records: Records, notify: Notify) -
         made_of = (config, records, packed_code(config), Surroundings.here(gpus=plan.gpus_per_worker))
         pool = WorkerPool.on_ray(
             Part, made_of, plan,
-            most=config.fitness.concurrency, spare_calls=SPARE_CALLS, timeout_s=config.cluster.timeout_s, say=notify,
+            most=config.fitness.concurrency, spare_calls=1, timeout_s=config.cluster.timeout_s, say=notify,
         )  # fmt: skip
         with closing(Actors(pool)) as actors, spread(config, actors, records.tasks) as members:
             yield members
@@ -107,7 +104,6 @@ class Part:
         self._config, self._records, self._code, self._surroundings = config, records, code, surroundings
         self._open, self._playing = ExitStack(), ExitStack()
         self._runners: dict[str, LocalRunner] = {}
-        self._call, self._updates = 0, list[dict[str, float]]()
 
     def start(self) -> str | None:
         """Loads the base model; returns why this node cannot have members, None if it can."""
@@ -139,26 +135,20 @@ class Part:
             self._here.trainees.found(founders, self.start_adapter, Path(folder))
             return _files(Path(folder))
 
-    def train(self, members: Mapping[str, Files], generation: int, first: int, steps: int, call: int) -> TrainedPart:
-        """The updates of a generation for these members; `call` is the number by which `updates` is asked."""
+    def train(self, members: Mapping[str, Files], generation: int, first: int, steps: int) -> TrainedPart:
+        """The updates of a generation for these members."""
         self._load(members)
-        self._call, self._updates = call, []
-        done = self._here.trainees.train(
-            generation, first, steps, each=lambda _, losses: self._updates.append(dict(losses))
-        )
+        updates: list[dict[str, float]] = []
+        done = self._here.trainees.train(generation, first, steps, each=lambda _, losses: updates.append(dict(losses)))
         with TemporaryDirectory() as folder:
             self._here.trainees.save(Path(folder))
-            return TrainedPart(done, _files(Path(folder)), self._updates)
-
-    def updates(self, call: int) -> list[dict[str, float]]:
-        """The losses of the updates that a call of `train` has made so far."""
-        return list(self._updates) if call == self._call else []
+            return TrainedPart(done, _files(Path(folder)), updates)
 
     def measured(self, members: Mapping[str, Files], final: bool) -> dict[str, Score]:
         """The scores of members on the records for selection, or on those of the last measurement."""
         self._load(members)
-        fitness = self._here.file_fitness
-        return fitness.measured(list(members), fitness.test if final else fitness.selection)
+        records = self._records.test if final else self._records.selection
+        return self._here.file_fitness.measured(list(members), records)
 
     def begin_playing(self, members: Mapping[str, Files], sampling: Mapping[str, SamplingConfig]) -> None:
         """These members are going to play; `end_playing` must come before anything else."""
@@ -191,11 +181,7 @@ def _files(folder: Path) -> dict[str, Files]:
 
 def read_files(folder: Path) -> Files:
     """All files of a member's folder, which has no folders inside."""
-    found = {}
-    for path in sorted(folder.iterdir()):
-        with open_file(path) as file:
-            found[path.name] = file.read()
-    return found
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
 def write_files(files: Files, folder: Path) -> None:
@@ -207,22 +193,15 @@ def write_files(files: Files, folder: Path) -> None:
 # In the driver: the same as `Trainees`, `FileFitness` and `Players`, over all workers.
 
 
-def work(
-    workers: Actors,
-    names: Sequence[str],
-    start: Callable[[ReadyWorker, list[str]], Any],
-    each: Callable[[list[Any], Collection[ReadyWorker]], None] = lambda _done, _busy: None,
-) -> list[Any]:
+def work(workers: Actors, names: Sequence[str], start: Callable[[ReadyWorker, list[str]], Any]) -> list[Any]:
     """Results for all members, dealt out evenly: `start` begins the work of a worker on its share of them.
 
-    The share of a worker that is lost is done again by the others. `each` is called with the results of earlier
-    rounds and the workers that are busy while they work.
+    The share of a worker that is lost is done again by the others.
     """
     results, left, losses = list[Any](), list(names), 0
     while left:
         chosen = dealt(left, workers.living())
-        started = {worker: start(worker, own) for worker, own in chosen.items()}
-        done = workers.gather(started, lambda busy=started: each(results, busy))  # type: ignore[misc]
+        done = workers.gather({worker: start(worker, own) for worker, own in chosen.items()})
         results.extend(done.values())
         left = [name for worker, own in chosen.items() if worker not in done for name in own]
         losses = 0 if done else losses + 1
@@ -247,7 +226,6 @@ class SpreadTrainees:
         self.workers = workers
         self.generation: Generation | None = None
         self._files: dict[str, Files] = {}
-        self._calls = 0
 
     def found(self, founders: Sequence[Individual], start: Path | None, draft: Path) -> None:  # noqa: ARG002
         """Writes the first generation. Workers find the adapter `start` in the settings, as the driver did."""
@@ -261,31 +239,16 @@ class SpreadTrainees:
         self.generation, self._files = generation, {}
 
     def train(self, generation: int, first: int, steps: int, *, each: Each = lambda _done, _losses: None) -> Trained:
-        """The updates of all members. `each` gets the losses of an update once all parts have made it."""
+        """The updates of all members. `each` gets their losses when all workers have finished."""
         assert self.generation is not None
         before, names = self.generation, self.generation.members
-        calls: dict[ReadyWorker, int] = {}
-        told = 0
-
-        def tell(parts: Sequence[Sequence[Mapping[str, float]]]) -> None:
-            nonlocal told
-            while parts and all(len(part) > told for part in parts):
-                losses = {name: loss for part in parts for name, loss in part[told].items()}
-                told += 1
-                each(told, losses)
-
-        def follow(done: list[TrainedPart], busy: Collection[ReadyWorker]) -> None:
-            started = {worker: self.workers.start(worker, "updates", calls[worker]) for worker in busy}
-            running = self.workers.gather(started)
-            if len(running) == len(busy):  # else a part was lost, and others will do it again
-                tell([*(one.updates for one in done), *running.values()])
 
         def start(worker: ReadyWorker, own: list[str]) -> Any:
-            calls[worker] = self._calls = self._calls + 1
-            return self.workers.start(worker, "train", _members(before, own), generation, first, steps, self._calls)
+            return self.workers.start(worker, "train", _members(before, own), generation, first, steps)
 
-        finished: list[TrainedPart] = work(self.workers, names, start, follow)
-        tell([one.updates for one in finished])
+        finished: list[TrainedPart] = work(self.workers, names, start)
+        for done in range(steps):
+            each(done + 1, {name: loss for one in finished for name, loss in one.updates[done].items()})
         losses: dict[str, float] = {}
         for one in finished:
             self._files |= one.files

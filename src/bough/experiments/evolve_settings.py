@@ -22,7 +22,6 @@ from bough.config.groups import (
     ReportConfig,
     RewardWeights,
     SamplingConfig,
-    Weight,
     key_values,
 )
 from bough.config.parts import flattened, leaves, parts
@@ -214,7 +213,7 @@ class MutationConfig(Config):
     mutate: Annotated[dict[str, JsonValue], BeforeValidator(read_ranges)] = Field(
         {},
         description="settings of the method with their ranges or choices, such as learning_rate=1e-6..1e-4 "
-        "loss_type=sigmoid,ipo; for grpo also weights of rewards (rewards.steps=0..0.5)",
+        "loss_type=sigmoid,ipo",
     )
     no_mutation: float = Field(0.2, ge=0, description="probability of a child like its parent")
     hyper_parameter: float = Field(0.8, ge=0, description="probability that one setting of --mutate changes")
@@ -358,18 +357,15 @@ class EvolveConfig(ReportConfig):
     @property
     def set_batch_size(self) -> int:
         """The tasks or records of an update before any mutation."""
-        return batch_size(trained_by(self, {}))
+        return trained_by(self, {}).optimizer.batch_size
 
     @property
     def largest_batch_size(self) -> int:
         """The most tasks or records that an update of any member can have."""
-        ranges: dict[str, Any] = dict(self.mutation.mutate)
-        most = {
-            name: int(value["max"] if isinstance(value, Mapping) else max(value))
-            for name, value in ranges.items()
-            if name in ("batch_size", "gradient_accumulation_steps")
-        }
-        return max(self.set_batch_size, batch_size(trained_by(self, most)))
+        sizes: Any = self.mutation.mutate.get("batch_size")
+        if sizes is None:
+            return self.set_batch_size
+        return max(self.set_batch_size, int(sizes["max"] if isinstance(sizes, Mapping) else max(sizes)))
 
     @property
     def metric(self) -> str:
@@ -434,11 +430,11 @@ DEFAULTS = {"lr_scheduler": "constant", "warmup_ratio": 0.0}
 OF_THE_RUN = {
     *("model", "train_file", "eval_file", "output_dir", "resume", "overwrite", "seed", "num_epochs", "max_steps"),
     *("save_steps", "save_total_limit", "eval_steps", "early_stopping_patience", "save_best_model"),
-    *("logging_steps", "report_to", "wandb_project", "as_json", "precompute_reference", "adapter"),
+    *("logging_steps", "report_to", "wandb_project", "as_json", "adapter"),
     *("rewards", "reward_timeout_s"),
 }
 # Parts of online training that belong to `bough evolve` too; of its rollouts a member has the size of its groups.
-PARTS_OF_THE_RUN = ("environment", "sampler", "held_out", "watch", "limits", "rollouts", "cluster")
+PARTS_OF_THE_RUN = ("environment", "sampler", "held_out", "limits", "rollouts", "cluster")
 OF_A_MEMBER = "group_size"
 # Of the settings that may be set, those that all members must share: data, base model, machine.
 SHARED_PARTS = ("data", "calls", "machine", "curriculum", "lora", "checkpoints", "tracking")
@@ -446,8 +442,6 @@ SHARED = {
     *("optimizer", "router_aux_loss_coef", "step_weighted_loss", "use_lora", "qlora", "merge_lora"),
     *("max_new_tokens", "stop"),
 }
-# How the weight of a reward is named among the settings that mutate: rewards.progress.
-WEIGHT = "rewards."
 
 
 def trained_by(config: EvolveConfig, own: Mapping[str, Any]) -> TrainingConfig:
@@ -455,9 +449,16 @@ def trained_by(config: EvolveConfig, own: Mapping[str, Any]) -> TrainingConfig:
     kind, given = CONFIGS[config.method], _set(config)
     if strays := [name for name in given if name in leaves(kind) and _of_the_run(name, leaves(kind)[name].path[0])]:
         raise ValueError(f"set: {', '.join(strays)} cannot be set for members; bough evolve decides it")
-    plain = {name: value for name, value in own.items() if not name.startswith(WEIGHT)}
+    of_run: dict[str, Any] = {"model": config.model, "output_dir": config.output_dir, "train_file": config.train_file}
+    if config.method == "grpo":
+        environment = {name: getattr(config.environment, name) for name in ("options", "split", "task_file")}
+        sampling = {name: getattr(config.sampling, name) for name in ("max_new_tokens", "stop")}
+        of_run |= {
+            **environment, **sampling, **config.limits.model_dump(),
+            "environment": config.environment.name, "max_steps": LARGEST, "rewards": config.rewards,
+        }  # fmt: skip
     try:
-        made = kind(**{**DEFAULTS, **_of_run(config, own), **given, **plain})
+        made = kind(**{**DEFAULTS, **of_run, **given, **own})
     except InputError as error:
         raise ValueError("set: " + "; ".join(error.problems or [str(error)])) from None
     lora, machine = made.lora, made.machine
@@ -468,8 +469,6 @@ def trained_by(config: EvolveConfig, own: Mapping[str, Any]) -> TrainingConfig:
         problem = "fp16, shard and compile cannot be used with a population"
     elif isinstance(made, DPOConfig) and made.loss_type == "kto":
         problem = "loss_type kto cannot be evolved: its records are compared with each other, not one by one"
-    elif isinstance(made, GRPOConfig) and made.entropy_floor is not None:
-        problem = "entropy_floor cannot be used with a population; entropy_coef alone can"
     if problem:
         raise ValueError(f"set: {problem}")
     return made
@@ -480,30 +479,8 @@ def _set(config: EvolveConfig) -> dict[str, Any]:
     return flattened(CONFIGS[config.method], {RENAMED.get(key, key): value for key, value in config.set.items()})
 
 
-def _of_run(config: EvolveConfig, own: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a member that are those of the run; the weights of rewards may be its own."""
-    values: dict[str, Any] = {"model": config.model, "output_dir": config.output_dir}
-    if config.method != "grpo":
-        return {**values, "train_file": config.train_file}
-    environment = {name: getattr(config.environment, name) for name in ("options", "split", "task_file")}
-    sampling = {name: getattr(config.sampling, name) for name in ("max_new_tokens", "stop")}
-    rewards: dict[str, Weight] = dict(config.rewards)
-    for name, given in config.rewards.items():
-        if (weight := own.get(WEIGHT + name)) is not None:
-            rewards[name] = {**given, "weight": weight} if isinstance(given, dict) else weight
-    return {
-        **values, **environment, **sampling, **config.limits.model_dump(),
-        "environment": config.environment.name, "max_steps": LARGEST, "rewards": rewards,
-    }  # fmt: skip
-
-
 def _of_the_run(name: str, part: str) -> bool:
     return name in OF_THE_RUN or (part in PARTS_OF_THE_RUN and name != OF_A_MEMBER)
-
-
-def batch_size(config: TrainingConfig) -> int:
-    """The tasks or records of an update."""
-    return config.optimizer.batch_size * config.optimizer.gradient_accumulation_steps
 
 
 def is_valid(config: EvolveConfig, own: Mapping[str, Any]) -> bool:
@@ -528,35 +505,35 @@ def own_values(config: EvolveConfig) -> dict[str, Any]:
 def _given(config: EvolveConfig) -> dict[str, Any]:
     """The values that the user has given to settings that may mutate."""
     made, names = trained_by(config, {}), _set(config)
-    values = {name: leaf.of(made) for name, leaf in leaves(type(made)).items() if name in names}
-    weights = {name: one.get("weight", 1.0) if isinstance(one, dict) else one for name, one in config.rewards.items()}
-    return values | {WEIGHT + name: weight for name, weight in weights.items()}
+    return {name: leaf.of(made) for name, leaf in leaves(type(made)).items() if name in names}
 
 
 def ranges(config: EvolveConfig) -> dict[str, Range]:
     """What the mutable settings may become."""
     known = leaves(CONFIGS[config.method])
     return {
-        name: make_range(value, whole=name in known and plain_type(known[name].info.annotation) is int)
+        name: make_range(value, whole=plain_type(known[name].info.annotation) is int)
         for name, value in config.mutation.mutate.items()
+        if name in known
     }
 
 
 def range_problems(config: EvolveConfig) -> Iterator[str]:
     """What is wrong with the ranges, and with values that are outside them."""
     known, given, spans = leaves(CONFIGS[config.method]), _given(config), ranges(config)
-    mutable = [WEIGHT + name for name in config.rewards] if config.method == "grpo" else []
-    for name, leaf in known.items():
-        part = leaf.path[0]
-        if name not in SHARED and part not in SHARED_PARTS and not _of_the_run(name, part):
-            mutable.append(name)
+    parts = {name: leaf.path[0] for name, leaf in known.items()}
+    mutable = [
+        name
+        for name, part in parts.items()
+        if name not in SHARED and part not in SHARED_PARTS and not _of_the_run(name, part)
+    ]
     mutate: dict[str, Any] = dict(config.mutation.mutate)
     for name, value in mutate.items():
         if name not in mutable:
             why = "must be the same for all members" if name in known else f"is not a setting of {config.method}"
             yield f"mutate: {name} {why}{did_you_mean(name, mutable)}; mutable are {', '.join(mutable)}"
             continue
-        kind = plain_type(known[name].info.annotation) if name in known else float
+        kind = plain_type(known[name].info.annotation)
         ends = list(value.values()) if isinstance(value, Mapping) else value
         if isinstance(value, Mapping) and kind not in (int, float):
             yield f"mutate: {name} is not a number; give choices"

@@ -25,16 +25,15 @@ from bough.experiments.playing import GroupLessons, Players
 from bough.files import derived_seed
 from bough.ledger import Mean, add_metrics
 from bough.methods.dpo import DPO, DPOConfig
-from bough.methods.grpo import GRPOConfig
-from bough.methods.grpo_online import OnlineGRPO
+from bough.methods.grpo import GRPOConfig, OnlineGRPO
 from bough.methods.sft import SFT, SFTConfig
 from bough.policy.adapters import load_named, lora
+from bough.policy.head import coefficient
 from bough.policy.load import base_and_adapter, load_model
 from bough.policy.policy import Policy
 from bough.policy.population import Population
 from bough.policy.processes import Processes, return_freed_memory
-from bough.policy.routing import coefficient
-from bough.training.method import Data, Example, Examples, Loss, Method
+from bough.training.method import Example, Loss, Method
 from bough.training.optimizer import OptimizerState
 from bough.training.plan import PlannedSource, choose_budget, training_bytes
 from bough.training.population import PopulationStep, PopulationTrainer, Work
@@ -109,9 +108,7 @@ def members_here(
             players = stack.enter_context(closing(playing))
             if config.method == "grpo":
                 lessons = GroupLessons(config, players, builder)
-        fitness = FileFitness(
-            population, method_of(base), records.selection, records.test, metric=config.metric, budget=budget
-        )
+        fitness = FileFitness(population, method_of(base), records, config.metric, budget)
         yield Members(Trainees(config, population, lessons, budget), fitness, players)
 
 
@@ -255,26 +252,17 @@ class Trainees:
 class FileFitness:
     """Measures members of a population on records; `metric` is accuracy or loss."""
 
-    def __init__(
-        self,
-        population: Population,
-        method: Method[Any],
-        selection: Sequence[Example],
-        test: Sequence[Example],
-        *,
-        metric: str,
-        budget: int,
-    ) -> None:
-        self.population, self.method, self.metric, self.budget = population, method, metric, budget
-        self.selection, self.test = selection, test
+    def __init__(self, population: Population, method: Method[Any], records: Records, metric: str, budget: int) -> None:
+        self.population, self.method, self.records = population, method, records
+        self.metric, self.budget = metric, budget
 
     def of(self, generation: Generation) -> dict[str, Score]:
         """The scores of the members of a generation, on the same records each time."""
-        return self.measured(generation.members, self.selection)
+        return self.measured(generation.members, self.records.selection)
 
     def of_winner(self, generation: Generation, name: str) -> Score:  # noqa: ARG002  the member is in memory
         """The score of one member on records that no member was selected on."""
-        return self.measured([name], self.test)[name]
+        return self.measured([name], self.records.test)[name]
 
     def measured(self, names: Sequence[str], examples: Sequence[Example]) -> dict[str, Score]:
         """The scores of members on some records.
@@ -290,7 +278,8 @@ class FileFitness:
     def _recorded(self, names: Sequence[str], examples: Sequence[Example]) -> dict[str, _Recorder]:
         """What each member's loss and metrics are, all members in common rows."""
         recorders = {name: _Recorder(self.method) for name in names}
-        work = {name: Work(recorder, examples) for name, recorder in recorders.items()}
+        methods: dict[str, Any] = dict(recorders)
+        work = {name: Work(method, examples) for name, method in methods.items()}
         policy = self.population.policy
         training = policy.training
         policy.eval()
@@ -313,29 +302,24 @@ class _Recorder:
 
     def __init__(self, method: Method[Any]) -> None:
         self.method = method
-        self.needs_reference = method.needs_reference
-        self.precompute_reference = False
-        self.temperature = method.temperature
         self.metrics: dict[str, dict[str, Mean]] = {}
         self._place: dict[int, str] = {}
         self._parts: list[Example] = []  # kept: their ids name them
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is the method's."""
+        return getattr(self.method, name)
 
     @property
     def finite(self) -> bool:
         """Whether the loss of every record is."""
         return all(math.isfinite(metrics[self.LOSS].value) for metrics in self.metrics.values())
 
-    def examples(self, data: Data, builder: CallBuilder) -> Examples[Any]:
-        return self.method.examples(data, builder)
-
     def parts(self, example: Example) -> list[Example]:
         found: list[Example] = self.method.parts(example)
         self._parts += found
         self._place |= {id(part): example.place for part in found}
         return found
-
-    def amount(self, example: Example) -> float:
-        return self.method.amount(example)
 
     def loss(
         self,

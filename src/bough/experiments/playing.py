@@ -33,12 +33,11 @@ from bough.environments.rubric import Rubric, score
 from bough.environments.tasks import configured, identity, is_for_training, task_family, tasks_of
 from bough.errors import InputError, RowError
 from bough.event_loop import BackgroundLoop
-from bough.experiments.evolve_settings import EvolveConfig, batch_size
+from bough.experiments.evolve_settings import EvolveConfig
 from bough.experiments.generation import Generation, Score, on_common_tasks
 from bough.files import derived_seed, json_digest
 from bough.ledger import Ledger, plural
-from bough.methods.grpo import GRPOConfig
-from bough.methods.grpo_online import OnlineGRPO
+from bough.methods.grpo import GRPOConfig, OnlineGRPO
 from bough.online.gather import FlatGroups
 from bough.online.player import LostError
 from bough.policy.adapters import AdapterWeights
@@ -365,13 +364,6 @@ class PlayedFitness:
 # Nothing is sampled ahead: a batch is played with the weights that learn from it. After a kill the generation's
 # batches are played again; on a CPU they are the same to the last bit.
 
-# What to try where all attempts of many groups have the same reward. `--temperature` is that of the measurement.
-ADVICE = {
-    "same": ["a higher --set temperature=…", "--set entropy_coef=0.001"],
-    "succeeded": ["harder tasks", "--rewards with a part for shorter episodes, such as steps=0.5"],
-    "failed": ["easier tasks", "--rewards with a part for progress, such as progress=0.5", "a larger group_size"],
-}
-
 
 class GroupLessons:
     """Plays the groups of an update, those of all members at the same time. `tokens` were sampled for them."""
@@ -379,7 +371,7 @@ class GroupLessons:
     def __init__(self, config: EvolveConfig, players: Players, builder: CallBuilder) -> None:
         self.config, self.players, self.builder, self.tokens = config, players, builder, 0
         self._rubrics: dict[str, Rubric] = {}
-        self.flat = FlatGroups(lambda kind: ADVICE.get(kind, ADVICE["failed"]))
+        self.flat = FlatGroups()
 
     def batches(self, pupils: Mapping[str, tuple[TrainingConfig, int]], update: int) -> dict[str, Sequence[Example]]:
         """The groups of each member that has some to learn from, by the members' settings."""
@@ -400,7 +392,7 @@ class GroupLessons:
     ) -> dict[str, list[Group]]:
         seed = derived_seed(self.config.seed, f"update {update}")
         wanted = {
-            name: list(attempts(self._tasks(update, batch_size(own)), own.rollouts.group_size, seed))
+            name: list(attempts(self._tasks(update, own.optimizer.batch_size), own.rollouts.group_size, seed))
             for name, own in settings.items()
         }
         count = self.players.counting(sum(map(len, wanted.values())))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -66,8 +66,6 @@ Notify = Callable[[str], None]
 LOCK, LINEAGE = ".lock", "lineage.json"
 # Files that a writing command keeps locked.
 LOCKED_FILES = (LOCK, "trajectories.jsonl")
-# What a stage writes before its work begins.
-PREPARATIONS = {"stage.json", "config.yaml", "origin.json", "weights.json", LOCK}
 
 
 class Run:
@@ -86,7 +84,9 @@ class Run:
         self.wiring = Wiring(recipe, folder, self.report_to, cluster or ClusterConfig())
         self.stages = plan(recipe)
         self._connections = ExitStack()
-        self.check()
+        if problems := list(problems_of(recipe, self.stages, self.wiring)):  # before anything runs, all together
+            count = plural(len(problems), "problem")
+            raise InputError(f"the recipe {recipe.name} has {count}:", problems, hint=hint(recipe, problems))
 
     @classmethod
     def configured(cls, config: RunConfig) -> Self:
@@ -98,13 +98,6 @@ class Run:
         trackers = [name for name in names if name != "none"]
         folder = config.output_dir or Path("runs") / recipe.name
         return cls(recipe, folder, report_to=trackers, cluster=config.cluster)
-
-    def check(self) -> None:
-        """Checks the settings of every stage before anything runs, and reports all problems together."""
-        problems = list(problems_of(self.recipe, self.stages, self.wiring))
-        if problems:
-            count = plural(len(problems), "problem")
-            raise InputError(f"the recipe {self.recipe.name} has {count}:", problems, hint=hint(self.recipe, problems))
 
     def settings(self) -> Iterator[tuple[Planned, dict[str, Any]]]:
         """Every stage with the settings it would run with, without those at their defaults."""
@@ -123,7 +116,6 @@ class Run:
         try:
             with locked(self.folder / LOCK, wait=False):
                 self._check_folder()
-                self._remove_failed_start()
                 self._play_all(notify)
         except BlockingIOError:
             raise InputError(f"{self.folder} is in use by another `bough run`; give another --output-dir") from None
@@ -131,8 +123,12 @@ class Run:
     def _play_all(self, notify: Notify) -> None:
         recipe, lineage = self.folder / FILE_NAME, self.folder / LINEAGE
         write_atomically(recipe, to_yaml(self.recipe))
-        artifacts = Artifacts(self.recipe.model)
-        with self._tracker() as tracker, self._connections:
+        artifacts, about = Artifacts(self.recipe.model), self.recipe.model_dump(mode="json")
+        tracking = "mlflow" in self.report_to
+        with (
+            RecipeTracker(self.folder, self.recipe.name, about) if tracking else nullcontext() as tracker,
+            self._connections,
+        ):
             if tracker:
                 tracker.keep(recipe)
             else:  # a stage would open a database of its own where the run's could not be opened
@@ -145,11 +141,6 @@ class Run:
                 write_json(lineage, self.lineage())
             if tracker:
                 tracker.keep(lineage)
-
-    def _tracker(self) -> AbstractContextManager[RecipeTracker | None]:
-        if "mlflow" not in self.report_to:
-            return nullcontext()
-        return RecipeTracker(self.folder, self.recipe.name, self.recipe.model_dump(mode="json"))
 
     def lineage(self) -> list[dict[str, Any]]:
         """The inputs and outputs of every stage so far."""
@@ -203,7 +194,12 @@ class Run:
         notify(f"{stage.folder}")
         started = time.monotonic()
         config = self.wiring.config(stage, artifacts)
-        self._connect(getattr(config, "cluster", None))
+        cluster = getattr(config, "cluster", None)
+        if cluster is not None and cluster.address is not None:
+            from bough.rollouts.ray import connected
+
+            # Until the run ends: a Ray that is started here takes seconds each time.
+            self._connections.enter_context(connected(cluster))
         code = int(table.command(stage.verb).run(config) or 0)
         if code or not (folder / kind.artefact).exists():
             raise BoughError(f"{stage.folder} failed; finished stages are kept, and `bough run` resumes here")
@@ -216,36 +212,24 @@ class Run:
             self.shared.add(stamp.fingerprint, folder)
         return record
 
-    def _connect(self, cluster: ClusterConfig | None) -> None:
-        """Connects to the stage's cluster until the run ends: a Ray that is started here takes seconds each time."""
-        if cluster is not None and cluster.address is not None:
-            from bough.rollouts.ray import connected
-
-            self._connections.enter_context(connected(cluster))
-
     def _apply_gate(self, stage: Planned, artifacts: Artifacts, record: StageRecord, notify: Notify) -> None:
         """After an evaluation with a gate: a model that is not significantly better is replaced by the one before."""
-        if table.stages()[stage.verb].writes != "evaluation":
+        kind = table.stages()[stage.verb]
+        if kind.writes != "evaluation":
             return
-        if not evaluates_the_run(stage):
-            self._record_model(stage, artifacts, record)
-            return
-        here = (self.folder / stage.folder / table.stages()[stage.verb].artefact, artifacts.model)
-        if stage.gate is None or artifacts.accepted is None:
-            artifacts.accepted = here
-        else:
-            against = stage.gate.against
-            old, model_before = artifacts.evaluated[against] if against is not None else artifacts.accepted
-            verdict = judge(old, here[0], stage.gate)
-            artifacts.accepted = here if verdict.promote else (old, model_before)
-            artifacts.model = artifacts.accepted[1]
-            record.note = verdict.reason
-            notify(f"{stage.folder}: {verdict.reason}")
-        artifacts.evaluated[stage.name] = here
-        self._record_model(stage, artifacts, record)
-
-    def _record_model(self, stage: Planned, artifacts: Artifacts, record: StageRecord) -> None:
-        """Writes down which model the run continues with after an evaluation."""
+        if evaluates_the_run(stage):
+            here = (self.folder / stage.folder / kind.artefact, artifacts.model)
+            if stage.gate is None or artifacts.accepted is None:
+                artifacts.accepted = here
+            else:
+                against = stage.gate.against
+                before = artifacts.evaluated[against] if against is not None else artifacts.accepted
+                verdict = judge(before[0], here[0], stage.gate)
+                artifacts.accepted = here if verdict.promote else before
+                artifacts.model = artifacts.accepted[1]
+                record.note = verdict.reason
+                notify(f"{stage.folder}: {verdict.reason}")
+            artifacts.evaluated[stage.name] = here
         path = Path(artifacts.model)
         inside = path.is_relative_to(self.folder)
         record.goes_on_with = str(path.relative_to(self.folder)) if inside else artifacts.model
@@ -256,24 +240,10 @@ class Run:
         if not self.folder.is_dir():
             return
         if (self.folder / FILE_NAME).exists():
-            before = read_recipe(self.folder)
-            if before.name != self.recipe.name and not _only_started(self.folder, before):
-                raise InputError(f"{self.folder} contains a run of the recipe {before.name}; give another --output-dir")
+            if (before := read_recipe(self.folder).name) != self.recipe.name:
+                raise InputError(f"{self.folder} contains a run of the recipe {before}; give another --output-dir")
         elif any(path.name != LOCK and not is_draft(path, FILE_NAME) for path in self.folder.iterdir()):
             raise InputError(f"{self.folder} contains other files; a run needs a folder of its own")
-
-    def _remove_failed_start(self) -> None:
-        """Removes what another recipe left here, if its first stage failed before it had done any work."""
-        if (self.folder / FILE_NAME).exists() and (before := read_recipe(self.folder)).name != self.recipe.name:
-            for stage in plan(before):
-                _clear(self.folder / stage.folder)
-            remove(self.folder / LINEAGE)
-
-
-def _only_started(folder: Path, recipe: Recipe) -> bool:
-    """Whether a run of `recipe` in `folder` has left nothing but preparations: no episodes, no steps, no results."""
-    files = [file for stage in plan(recipe) for file in (folder / stage.folder).rglob("*") if not file.is_dir()]
-    return all(file.name in PREPARATIONS or file.lstat().st_size == 0 for file in files)
 
 
 def _finished(folder: Path, kind: Stage, stamp: Stamp) -> StageRecord | None:
@@ -321,11 +291,20 @@ def summary(folder: Path, recipe: Recipe) -> list[SummaryRow]:
     rows: list[SummaryRow] = []
     seen: list[tuple[str, Results]] = []
     held: list[tuple[str, Results]] = []  # those of the model in use last
-    for stage, record, results in _evaluations(folder, recipe):
-        rows.append(_with_comparison(_row(stage, results), held, results))
-        seen.append((stage, results))
+    for stage in plan(recipe):
+        record = StageRecord.read(folder / stage.folder)
+        if record is None or not record.finished or stage.verb != "eval":
+            continue
+        try:
+            results = Results.read(folder / stage.folder)
+        except InputError:  # `bough eval --eval-file` writes another kind of file
+            continue
+        rows.append(_row(stage.folder, results, held))
+        seen.append((stage.folder, results))
+        # The names of models outside the working directory end in a digest.
+        names = [one.models[-1].name.partition("@")[0] for _, one in seen]
         onward = record.goes_on_with
-        of_it = [one for one in seen if _played(one[1]).endswith(onward)] if onward else seen[-1:]
+        of_it = [one for one, name in zip(seen, names, strict=True) if name.endswith(onward)] if onward else seen[-1:]
         held = [one for one in held if one not in of_it] + of_it or seen[:1]
     corrected = iter(holm([row.compared.success.p for row in rows if row.compared]))
     return [
@@ -334,41 +313,15 @@ def summary(folder: Path, recipe: Recipe) -> list[SummaryRow]:
     ]
 
 
-def _played(results: Results) -> str:
-    """The model that was evaluated, without the digest that a folder outside the working directory has."""
-    return results.models[-1].name.partition("@")[0]
-
-
-def _with_comparison(row: SummaryRow, held: list[tuple[str, Results]], results: Results) -> SummaryRow:
-    """The row with the comparison to the newest evaluation of the same tasks: a run may have several sets of them."""
-    for before, old in reversed(held):
-        if (compared := _compared(old, results)) is not None:
-            return replace(row, before=before, compared=compared)
-    return replace(row, before=held[-1][0]) if held else row
-
-
-def _evaluations(folder: Path, recipe: Recipe) -> Iterator[tuple[str, StageRecord, Results]]:
-    for stage in plan(recipe):
-        record = StageRecord.read(folder / stage.folder)
-        if record is None or not record.finished or stage.verb != "eval":
-            continue
-        try:
-            yield stage.folder, record, Results.read(folder / stage.folder)
-        except InputError:  # `bough eval --eval-file` writes another kind of file
-            continue
-
-
-def _row(stage: str, results: Results) -> SummaryRow:
+def _row(stage: str, results: Results, held: Sequence[tuple[str, Results]]) -> SummaryRow:
+    """An evaluation, compared with the newest one of `held` on the same tasks: a run may have several sets of them."""
     model, early = results.models[-1], results.stop_width is not None
     found = report(model.outcomes, lost=model.lost, level=0.95, sequential=early).success
-    if found is None or found.interval is None:
-        return SummaryRow(stage, None, 0.0, 1.0, len(model.outcomes), len(model.lost))
-    return SummaryRow(stage, found.mean, found.interval.low, found.interval.high, len(model.outcomes), len(model.lost))
-
-
-def _compared(before: Results, after: Results) -> Comparison | None:
-    early = before.stop_width is not None or after.stop_width is not None
-    try:
-        return compare([before.models[-1], after.models[-1]], sequential=early)[0]
-    except InputError:  # different tasks cannot be compared
-        return None
+    row = SummaryRow(stage, None, 0.0, 1.0, len(model.outcomes), len(model.lost), held[-1][0] if held else "")
+    if found is not None and found.interval is not None:
+        row = replace(row, success=found.mean, low=found.interval.low, high=found.interval.high)
+    for before, old in reversed(held):
+        with suppress(InputError):  # different tasks cannot be compared
+            [compared, *_] = compare([old.models[-1], model], sequential=early or old.stop_width is not None)
+            return replace(row, before=before, compared=compared)
+    return row

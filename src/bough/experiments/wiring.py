@@ -22,7 +22,7 @@ from bough.training.trackers import Name
 # The folder of the trained weights in that of a training stage.
 FINAL = "final"
 # Settings that name inputs, whatever the command.
-INPUTS = ("model", "adapter", "task_file", "eval_file", "test_file", "test_task_file", "reset_file")
+INPUTS = ("model", "adapter", "task_file", "eval_file", "test_file", "test_task_file")
 
 
 @dataclass

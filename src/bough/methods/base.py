@@ -77,12 +77,16 @@ def training_command(
 
 
 def train_on_data(
-    method: Callable[[Any], Any], config: TrainingConfig, data: Data | None = None, held_out: Data | None = None
+    method: Callable[[Any], Any],
+    config: TrainingConfig,
+    data: Data | None = None,
+    held_out: Data | None = None,
+    *around: Any,
 ) -> Trained:
-    """Trains on records: those of the settings' files, or those given here."""
+    """Trains on records: those of the settings' files, or those given here. `around` is that of `train`."""
     from bough.training.run import train
 
-    return train(config, method(config), data, held_out)
+    return train(config, method(config), data, held_out, *around)
 
 
 # The Python function.

@@ -5,7 +5,6 @@ A pair has two sides with the same start; a side's log-probability is the sum ov
 | loss type         | log-probs | loss of a pair, h = (c − c_ref) − (r − r_ref)      | paper                  |
 |-------------------|-----------|----------------------------------------------------|------------------------|
 | sigmoid           | sums      | −log σ(βh)                                         | DPO, 2305.18290        |
-| cdpo              | sums      | −(1 − ε) log σ(βh) − ε log σ(−βh)                  | ericmitchell.ai/cdpo   |
 | hinge             | sums      | max(0, 1 − βh)                                     | SLiC-HF, 2305.10425    |
 | ipo               | means     | (h − 1/(2β))²                                      | IPO, 2310.12036        |
 | length_normalised | means     | −log σ(βh)                                         | Tülu 3, 2411.15124     |
@@ -14,15 +13,12 @@ A pair has two sides with the same start; a side's log-probability is the sum ov
 
 c and r are the log-probabilities of the chosen and the rejected side, summed over a side's
 tokens or averaged over them ("means"). ε is `label_smoothing`, the share of labels thought
-to be wrong.
+to be wrong: −(1 − ε) log σ(βh) − ε log σ(−βh), conservative DPO. It is defined for the
+logistic losses. (It is not robust DPO, 2403.00409, which subtracts the ε term and divides by
+1 − 2ε.)
 
-- cDPO *is* the sigmoid loss with label smoothing: "cdpo" and "sigmoid" with the same ε > 0
-  are one function. "cdpo" only insists that ε be given. (It is not robust DPO, 2403.00409,
-  which subtracts the ε term and divides by 1 − 2ε.)
-- Smoothing is defined for the logistic losses. Asked of hinge or IPO it is an error, not
-  ignored in silence.
-- IPO's paper writes sums. Its authors told TRL to average (huggingface/trl#1265), so that
-  β does not depend on length; we do as they and TRL do.
+IPO's paper writes sums. Its authors told TRL to average (huggingface/trl#1265), so that
+β does not depend on length; we do as they and TRL do.
 """
 
 from __future__ import annotations
@@ -39,8 +35,7 @@ from bough.data.base import Sample
 from bough.errors import RowError
 from bough.ledger import Mean
 from bough.methods.base import train_on_data, trained_model, training_command
-from bough.methods.examples import examples_from, head_of
-from bough.training.method import CallSource, Data, Example, Examples, Loss, float_vectors, share
+from bough.training.method import CallSource, Data, Example, Examples, Loss, float_vectors, head_of, share
 from bough.types import Call, Pair, Trajectory, Turn
 
 if TYPE_CHECKING:
@@ -52,8 +47,8 @@ if TYPE_CHECKING:
     from bough.commands.objects import Source, StrPath
     from bough.training.run import Trained
 
-PairLossType = Literal["sigmoid", "cdpo", "hinge", "ipo", "length_normalised", "simpo"]
-LossType = Literal["sigmoid", "cdpo", "hinge", "ipo", "length_normalised", "simpo", "kto"]
+PairLossType = Literal["sigmoid", "hinge", "ipo", "length_normalised", "simpo"]
+LossType = Literal["sigmoid", "hinge", "ipo", "length_normalised", "simpo", "kto"]
 AVERAGED = frozenset({"ipo", "length_normalised", "simpo"})
 UNSMOOTHED = frozenset({"hinge", "ipo", "kto"})
 
@@ -83,16 +78,11 @@ class DPOConfig(TrainingConfig):
     gamma: float = Field(0.0, ge=0, description="SimPO's target margin")
     desirable_weight: float = Field(1.0, ge=0, description="KTO: weight of the good replies")
     undesirable_weight: float = Field(1.0, ge=0, description="KTO: weight of the bad replies")
-    precompute_reference: bool = Field(
-        False, description="compute the reference's log-probabilities once before training and keep them on disk"
-    )
 
     @model_validator(mode="after")
     def _settings_of_the_loss(self) -> Self:
         if self.label_smoothing and self.loss_type in UNSMOOTHED:
             raise ValueError(f"`label_smoothing` is not defined for the {self.loss_type} loss; leave it out")
-        if self.loss_type == "cdpo" and not self.label_smoothing:
-            raise ValueError("cdpo is DPO with label smoothing: give `label_smoothing` above 0, or `loss_type` sigmoid")
         if self.gamma and self.loss_type != "simpo":
             raise ValueError(f"`gamma` is SimPO's margin; the {self.loss_type} loss has none")
         if self.loss_type == "kto" and self.nll_alpha:
@@ -124,9 +114,10 @@ class DPO:
     def __init__(self, config: DPOConfig) -> None:
         self.config = config
         self.needs_reference = config.loss_type != "simpo"
-        self.precompute_reference = config.precompute_reference
 
     def examples(self, data: Data, builder: CallBuilder) -> Examples[Preference]:
+        from bough.methods.examples import examples_from
+
         return examples_from(data, self.config, builder, _preference, Preference, score="margin")
 
     def parts(self, example: Preference) -> list[Preference]:

@@ -9,28 +9,21 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from bough.config.keywords import settings_of
-from bough.config.online import GroupSamplingConfig, OnlineConfig, SamplerConfig, WatchConfig
+from bough.config.online import OnlineConfig, SamplerConfig
 from bough.config.problems import named
-from bough.config.training import (
-    OF_FILES,
-    OptimizerConfig,
-    TrainingDataConfig,
-    learning_rate_field,
-)
-from bough.curation.advantages import GraphValue, StepFormula, call_advantages, state_call_advantages
+from bough.config.training import OF_FILES, OptimizerConfig, TrainingDataConfig, learning_rate_field
+from bough.curation.advantages import StepFormula, call_advantages, state_call_advantages
 from bough.data.base import Sample
 from bough.environments.rubric import score
 from bough.errors import InputError, RowError
 from bough.ledger import Mean
 from bough.methods.base import ESSENTIAL_ONLINE, train_on_data, trained_model, training_command
-from bough.methods.examples import examples_from, head_of
-from bough.online.method import GroupExample
-from bough.training.method import CallSource, Data, Examples, Loss, float_vectors, share
+from bough.training.method import CallSource, Data, Examples, GroupExample, Loss, float_vectors, head_of, share
 from bough.types import Call, Group
 
 if TYPE_CHECKING:
@@ -47,13 +40,8 @@ if TYPE_CHECKING:
 # Past e^20 an exponential continues along its tangent: it stays finite in float32, and unlike
 # a clamp it keeps a gradient just where the policy has moved furthest.
 MAX_EXPONENT = 20.0
-
-
-class Measured(NamedTuple):
-    """A value per token, and what is measured beside it, by the name of the metric."""
-
-    value_N: Tensor
-    metrics: dict[str, Tensor]
+# Upper bound of the importance weight between sampler and trainer.
+IMPORTANCE_CAP = 2.0
 
 
 def grpo_loss(
@@ -67,20 +55,16 @@ def grpo_loss(
     clip_high: float = 0.28,
     dual_clip: float | None = None,
     kl_coef: float = 0.0,
-    entropy_coef: float = 0.0,
     reference_logprobs_N: Tensor | None = None,
     sampler_logprobs_N: Tensor | None = None,
-    importance_cap: float = 2.0,
 ) -> Loss:
-    """−Σ w · (s · (gain + entropy_coef · h) − kl_coef · k3) / `denominator`, over a micro-batch's N trained tokens.
+    """−Σ w · (s · gain − kl_coef · k3) / `denominator`, over a micro-batch's N trained tokens.
 
     With ratio ρ = exp(log π − log π_old) and advantage A, the gain is that of `clipped`.
 
     `old_logprobs_N` are the trainer's own before its first update on this data (on-policy:
     `logprobs_N.detach()`). Where the sampler is another engine its log-probabilities of the
     same tokens differ; given as `sampler_logprobs_N`, they correct for that (`importance_weights`).
-
-    h is the entropy bonus of `entropy_gain`, off by default.
 
     k3 is Schulman's estimate of KL(π ‖ π_ref), e^d − d − 1 with d = log π_ref − log π. It is off by
     default; a reference with `kl_coef` 0 is measured only.
@@ -100,10 +84,8 @@ def grpo_loss(
     old_N = old_N.detach()
     gain_N, values = clipped(logprobs_N - old_N, advantages_N, clip_low, clip_high, dual_clip)
     values["entropy"] = -logprobs_N
-    if entropy_coef:
-        gain_N = gain_N + entropy_coef * entropy_gain(logprobs_N, old_N)
     if sampler_logprobs_N is not None:
-        importance_N, measured = importance_weights(old_N, sampler_logprobs_N, importance_cap)
+        importance_N, measured = importance_weights(old_N, sampler_logprobs_N)
         gain_N = gain_N * importance_N
         values |= measured
     if reference_logprobs_N is not None:
@@ -116,7 +98,7 @@ def grpo_loss(
 
 def clipped(
     log_ratio_N: Tensor, advantages_N: Tensor, clip_low: float, clip_high: float, dual_clip: float | None
-) -> Measured:
+) -> tuple[Tensor, dict[str, Tensor]]:
     """The gain of each token (GRPO, 2402.03300, after PPO, 1707.06347; separate bounds from DAPO, 2503.14476).
 
         gain = min(ρA, clip(ρ, 1 − clip_low, 1 + clip_high) A),  and for A < 0 with dual clip
@@ -139,55 +121,39 @@ def clipped(
         "dual_clip_fraction": too_far_N.float(),
         "approx_kl": k3(log_ratio_N),
     }
-    return Measured(bounded_N.masked_fill(too_far_N, farthest) * advantages_N, metrics)
+    return bounded_N.masked_fill(too_far_N, farthest) * advantages_N, metrics
 
 
-def entropy_gain(logprobs_N: Tensor, old_logprobs_N: Tensor) -> Tensor:
-    """An estimate of the policy's entropy from the sampled tokens alone, with its gradient.
-
-        h = −log π · ρ,  with −log π a constant for the gradient
-
-    Over tokens sampled from π_old its gradient is that of the entropy: ∇H = −E_π[log π · ∇ log π],
-    because E_π[∇ log π] = 0. On-policy (ρ = 1) it is what a reward of −log π per token would add
-    (Williams and Peng, 1991).
-    """
-    return -logprobs_N.detach() * bounded_exp(logprobs_N - old_logprobs_N)
-
-
-def sampler_logprobs(calls: Sequence[Call], old_N: Tensor, temperature: float | None) -> Tensor | None:
+def sampler_logprobs(calls: Sequence[Call], old_N: Tensor, temperature: float) -> Tensor | None:
     """The sampler's log-probabilities of the calls' answers; None where no call has any.
 
     A call without them gets those before the update, so nothing is corrected. The trainer's are
-    at `temperature`, or if that is None at the one that each call was sampled at. The sampler's at
-    another temperature cannot be compared with them: they count as missing.
+    at `temperature`; the sampler's at another cannot be compared with them and count as missing.
     """
     import torch
 
-    wanted = [call.sampled_at if temperature is None else temperature for call in calls]
-    values = [
-        call.logprobs if call.logprobs_temperature == at else None for call, at in zip(calls, wanted, strict=True)
-    ]
+    values = [call.logprobs if call.logprobs_temperature == temperature else None for call in calls]
     if all(value is None for value in values):
         return None
     pieces = torch.split(old_N, [len(call.completion_ids) for call in calls])
     return torch.cat([p if v is None else p.new_tensor(v) for p, v in zip(pieces, values, strict=True)])
 
 
-def importance_weights(old_N: Tensor, sampler_logprobs_N: Tensor, cap: float) -> Measured:
-    """Truncated importance sampling: s = min(exp(log π_old − log π_sampler), cap), a constant for the gradient.
+def importance_weights(old_N: Tensor, sampler_logprobs_N: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Truncated importance sampling: s = min(exp(log π_old − log π_sampler), 2), a constant for the gradient.
 
     Ionides 2008; for LLMs Yao et al. 2025, "Your efficient RL framework secretly brings you
     off-policy RL training".
     """
     sampler_N, _ = float_vectors(sampler_logprobs_N, old_N)
     mismatch_N = old_N - sampler_N.detach()
-    importance_N = bounded_exp(mismatch_N).clamp(max=cap)
+    importance_N = bounded_exp(mismatch_N).clamp(max=IMPORTANCE_CAP)
     metrics = {
         "mismatch_kl": k3(mismatch_N),
         "importance_weight": importance_N,
-        "importance_capped_fraction": (mismatch_N > math.log(cap)).float(),
+        "importance_capped_fraction": (mismatch_N > math.log(IMPORTANCE_CAP)).float(),
     }
-    return Measured(importance_N, metrics)
+    return importance_N, metrics
 
 
 def k3(log_ratio_N: Tensor) -> Tensor:
@@ -211,45 +177,31 @@ def _past_bound(log_ratio_N: Tensor) -> Tensor:
 
 # How the tokens of sequences average into one loss.
 
-Averaging = Literal["token_mean", "sequence_mean", "constant_length"]
+Averaging = Literal["token_mean", "sequence_mean"]
 
 
-class Aggregation(NamedTuple):
-    """A weight for every token of each sequence, and these sequences' share of the denominator."""
-
-    weights: list[float]
-    denominator: float
-
-
-def aggregation_weights(
-    lengths: Sequence[int], how: Averaging = "token_mean", *, constant_length: int | None = None
-) -> Aggregation:
-    """How the tokens of sequences average into one loss: weights, and what to divide by.
+def aggregation_weights(lengths: Sequence[int], how: Averaging = "token_mean") -> tuple[list[float], float]:
+    """A weight for every token of each sequence, and these sequences' share of the loss's denominator.
 
     `lengths` are trained tokens per sequence; a sequence is a whole trajectory, however
     many calls it has. A sequence without tokens counts nowhere.
 
-    | how             | a token's weight    | share of the denominator | paper                |
-    |-----------------|---------------------|--------------------------|----------------------|
-    | token_mean      | 1                   | Σ lengths                | DAPO, 2503.14476     |
-    | sequence_mean   | 1 / its length      | number of sequences      | GRPO, 2402.03300     |
-    | constant_length | 1 / constant_length | number of sequences      | Dr. GRPO, 2503.20783 |
+    | how           | a token's weight | share of the denominator | paper            |
+    |---------------|------------------|--------------------------|------------------|
+    | token_mean    | 1                | Σ lengths                | DAPO, 2503.14476 |
+    | sequence_mean | 1 / its length   | number of sequences      | GRPO, 2402.03300 |
 
     Shares add up over micro-batches and ranks to the one denominator that `grpo_loss` takes.
     """
-    num_sequences = sum(length > 0 for length in lengths)
     if how == "token_mean":
-        return Aggregation([1.0] * len(lengths), float(sum(lengths)))
-    if how == "sequence_mean":
-        return Aggregation([1 / max(length, 1) for length in lengths], float(num_sequences))
-    assert constant_length is not None, "the settings ask for a length"
-    return Aggregation([1 / constant_length] * len(lengths), float(num_sequences))
+        return [1.0] * len(lengths), float(sum(lengths))
+    return [1 / max(length, 1) for length in lengths], float(sum(length > 0 for length in lengths))
 
 
 # Settings that have an effect only with advantage state or graph.
-OF_STATES = ("attempt_weight", "state_weight", "discount", "graph_value")
+OF_STATES = ("attempt_weight", "discount")
 # Settings that decide what the examples of a file are.
-OF_EXAMPLES = ("reward", "normalise", "advantage", "step_formula", "averaging", "constant_length", *OF_STATES)
+OF_EXAMPLES = ("reward", "normalise", "advantage", "step_formula", "averaging", *OF_STATES)
 
 
 class GroupDataConfig(TrainingDataConfig):
@@ -279,7 +231,6 @@ class GRPOConfig(OnlineConfig):
     data: GroupDataConfig = GroupDataConfig()
     optimizer: GRPOOptimizerConfig = GRPOOptimizerConfig()
     sampler: SamplerConfig = SamplerConfig()
-    sampling: GroupSamplingConfig = GroupSamplingConfig()
     reward: str | None = Field(
         None,
         description="the reward to compare by (default: the total, the only one there is, or the outcome)",
@@ -298,37 +249,14 @@ class GRPOConfig(OnlineConfig):
     attempt_weight: float = Field(
         1.0, ge=0, description="weight of the attempt's advantage, with advantage state or graph"
     )
-    state_weight: float = Field(
-        1.0, ge=0, description="weight of the comparison of steps from one state, with advantage state or graph"
-    )
     discount: float = Field(0.95, gt=0, le=1, description="discount of rewards per step, with advantage state or graph")
-    graph_value: GraphValue = Field(
-        "mean",
-        description="value of a state, with advantage graph: the mean over all observed steps from it, or the best one",
-    )
     averaging: Averaging = Field("token_mean", description="how tokens average into the loss")
-    constant_length: int | None = Field(None, ge=1, description="the length that averaging constant_length divides by")
     clip_low: float = Field(0.2, ge=0, le=1, description="how far a ratio may fall below 1")
     clip_high: float = Field(0.28, ge=0, description="how far a ratio may rise above 1")
     dual_clip: float | None = Field(
         None, gt=1, description="upper bound of the ratio where the advantage is negative (DAPO: 10)"
     )
     kl_coef: float = Field(0.0, ge=0, description="weight of the KL divergence from the reference")
-    entropy_coef: float = Field(
-        0.0, ge=0, description="weight of the entropy bonus, which keeps replies varied (such as 0.001)"
-    )
-    entropy_floor: float | None = Field(
-        None,
-        gt=0,
-        description="give the entropy bonus only to batches with less entropy than this, in nats per token",
-    )
-    importance_cap: float = Field(
-        2.0, gt=0, description="upper bound of the importance weight between sampler and trainer"
-    )
-    precompute_reference: bool = Field(
-        False,
-        description="compute the log-probabilities before the update once, before training, and keep them on disk",
-    )
 
     @property
     def sampled_by(self) -> SamplerConfig:
@@ -339,41 +267,22 @@ class GRPOConfig(OnlineConfig):
         return self.reward or super().learnt_reward
 
     def _in_vain(self) -> str | None:
-        if self.entropy_floor is not None and not self.entropy_coef:
-            return "`entropy_floor` needs `entropy_coef`, the weight of the bonus"
         if self.environment.name is None:
-            if self.entropy_floor is not None:
-                return "`entropy_floor` needs `environment`: the entropy is measured on batches that are played"
             if self.sampler.engine == "vllm":
                 return "`engine` vllm needs `environment`"
             return self.cluster.problem_with_files or super()._in_vain()
         given = self._given(OF_FILES)
         if given:
             return f"{named(given)} does not go with `environment`: it is for data on file"
-        if not self.lora.enabled and self.watch.kl != WatchConfig().kl:
-            return (
-                "`watch_kl` needs `use_lora`: without an adapter no start policy is kept to measure the distance from"
-            )
+        if self.kl_coef and not self.lora.enabled:
+            return "`kl_coef` with `environment` needs `use_lora`: without an adapter no start policy is kept"
         return self.sampler.problem(self.sampling, lora=self.lora.enabled, qlora=self.lora.qlora)
 
     @model_validator(mode="after")
-    def _settings_of_states(self) -> Self:
-        fields = type(self).model_fields
-        given = [name for name in OF_STATES if getattr(self, name) != fields[name].default]
+    def _settings_together(self) -> Self:
+        given = [name for name in OF_STATES if getattr(self, name) != type(self).model_fields[name].default]
         if given and self.advantage not in ("state", "graph"):
             raise ValueError(f"{named(given)} needs `advantage` state or graph")
-        if self.graph_value == "best" and self.advantage != "graph":
-            raise ValueError("`graph_value` best needs `advantage` graph")
-        if self.graph_value == "best" and self.discount == 1:
-            raise ValueError("`graph_value` best needs a `discount` below 1: a loop with rewards has no best value")
-        if not self.attempt_weight and not self.state_weight:
-            raise ValueError("`attempt_weight` and `state_weight` are both 0: every advantage would be 0")
-        return self
-
-    @model_validator(mode="after")
-    def _settings_of_the_loss(self) -> Self:
-        if self.averaging == "constant_length" and self.constant_length is None:
-            raise ValueError("`averaging` constant_length needs `constant_length`, the length to divide by")
         if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
             raise ValueError(f"`dual_clip` bounds ratios beyond the clip range, so above {1 + self.clip_high:g}")
         return self
@@ -390,18 +299,21 @@ class GRPO:
     needs_reference = True
 
     def __init__(self, config: GRPOConfig) -> None:
-        self.config = config
-        self.precompute_reference = config.precompute_reference
-        self.temperature = None if config.sampling.temperatures else config.sampling.temperature
-        self.entropy_coef = config.entropy_coef
-        self._temperatures = config.sampling.all_temperatures
+        self.config, self.temperature = config, config.sampling.temperature
 
     def examples(self, data: Data, builder: CallBuilder) -> Examples[GroupExample]:
         """The groups as examples; groups without a training signal are dropped and counted."""
+        from bough.methods.examples import examples_from
+
         found = examples_from(
             data, self.config, builder, self._checked, GroupExample, score="reward", depends_on=OF_EXAMPLES
         )
-        _check_temperature(found, self._temperatures)
+        sampled = found.temperatures - {0.0}  # greedy replies among the others have no variance to learn from
+        if not sampled <= {self.temperature}:
+            raise InputError(
+                f"{found.name}: replies were sampled at temperature {' '.join(f'{one:g}' for one in sorted(sampled))}, "
+                f"but temperature is {self.temperature:g}; give theirs with --temperature"
+            )
         return found
 
     def example(self, group: Group, source: CallSource) -> GroupExample:
@@ -420,14 +332,14 @@ class GRPO:
             lengths.append(sum(len(call.completion_ids) for call, _ in trained))
         if not calls:
             raise RowError("nothing_to_train", "no reply of this group can be trained")
-        aggregation = aggregation_weights(lengths, config.averaging, constant_length=config.constant_length)
+        weights, denominator = aggregation_weights(lengths, config.averaging)
         rewards = [reward for attempt in group.attempts if (reward := score(attempt, config.reward)) is not None]
         return GroupExample(
             calls=calls,
             cluster=head_of(group.attempts[0].start),
             advantages=tuple(advantages),
-            weights=tuple(aggregation.weights[number] for number in owner),
-            denominator=aggregation.denominator,
+            weights=tuple(weights[number] for number in owner),
+            denominator=denominator,
             reward=fmean(rewards) if rewards else None,
         )
 
@@ -441,9 +353,7 @@ class GRPO:
                 reward=config.reward,
                 normalise=config.normalise,
                 discount=config.discount,
-                graph_value=config.graph_value,
                 attempt_weight=config.attempt_weight,
-                state_weight=config.state_weight,
             )
         return call_advantages(
             group,
@@ -482,10 +392,8 @@ class GRPO:
             clip_high=config.clip_high,
             dual_clip=config.dual_clip,
             kl_coef=config.kl_coef,
-            entropy_coef=self.entropy_coef,
             reference_logprobs_N=start if config.kl_coef else None,
             sampler_logprobs_N=sampler_logprobs([part.calls[0] for part in parts], old, self.temperature),
-            importance_cap=config.importance_cap,
         )
 
     def old_logprobs(
@@ -505,18 +413,28 @@ class GRPO:
         return self.example(sample, source)
 
 
-def _check_temperature(groups: Examples[GroupExample], expected: list[float]) -> None:
-    """Replies sampled at another temperature come from another distribution than the one that is trained."""
-    sampled = groups.temperatures - {0.0}  # greedy replies among the others have no variance to learn from
-    if sampled <= set(expected):
-        return
-    found = " ".join(f"{value:g}" for value in sorted(sampled))
-    name = "temperature" if len(sampled) == 1 else "temperatures"
-    ours = "temperature" if len(expected) == 1 else "temperatures"
-    raise InputError(
-        f"{groups.name}: replies were sampled at {name} {found}, but {ours} is "
-        f"{' '.join(f'{value:g}' for value in expected)}; use --{name} {found}"
-    )
+class OnlineGRPO(GRPO):
+    """GRPO on groups that the policy in training has just sampled; a reference is only needed for a divergence."""
+
+    def __init__(self, config: GRPOConfig) -> None:
+        super().__init__(config.model_copy(update={"reward": config.learnt_reward}))
+        self.needs_reference = config.kl_coef > 0
+
+    def old_logprobs(
+        self,
+        parts: Sequence[GroupExample],
+        found: Sequence[Tensor],
+        start: Tensor | None,  # noqa: ARG002  the reference did not sample these groups
+    ) -> Tensor:
+        """The policy's as it is now; where a batch has several updates, those computed before the first."""
+        import torch
+
+        return torch.cat(
+            [
+                part.old_logprobs[0].to(now.device) if part.old_logprobs else now.detach()
+                for part, now in zip(parts, found, strict=True)
+            ]
+        )
 
 
 # The command: `bough grpo`, `bough.grpo`.
@@ -524,11 +442,19 @@ def _check_temperature(groups: Examples[GroupExample], expected: list[float]) ->
 
 def train_grpo(config: GRPOConfig, data: Data | None = None, held_out: Data | None = None) -> Trained:
     """Group-relative policy optimisation on groups: given here, on file, or played in the settings' environment."""
-    if config.environment.name is not None:
-        from bough.methods.grpo_online import train_online
+    if config.environment.name is None:
+        return train_on_data(GRPO, config, data, held_out)
+    from bough.online.source import with_learners
 
-        return train_online(config)
-    return train_on_data(GRPO, config, data, held_out)
+    return with_learners(config, learn_online)
+
+
+def learn_online(config: GRPOConfig) -> Trained:
+    """Trains on batches of groups that the policy plays itself, in this process: one of several or the only one."""
+    from bough.online.source import learn
+
+    # The start policy is kept in any case, to measure how far the policy has moved.
+    return learn(config, OnlineGRPO)
 
 
 @settings_of(GRPOConfig, "train_file", "own_agent")

@@ -12,7 +12,6 @@ earlier record with another start. All units of an optimizer step, over all rows
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, overload
@@ -22,9 +21,8 @@ from bough.environments.rubric import score
 from bough.errors import InputError, RowError
 from bough.ledger import Mean
 from bough.methods.dpo import DPOConfig, whole
-from bough.methods.examples import examples_from, head_of
-from bough.training.method import CallSource, Columns, Data, Example, Examples, Loss, float_vectors, share
-from bough.types import Call, Group, Pair, Trajectory
+from bough.training.method import CallSource, Columns, Data, Example, Examples, Loss, float_vectors, head_of, share
+from bough.types import Call, Group, Pair
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,9 +55,10 @@ class KTO:
 
     def __init__(self, config: DPOConfig) -> None:
         self.config = config
-        self.precompute_reference = config.precompute_reference
 
     def examples(self, data: Data, builder: CallBuilder) -> Examples[Judged]:
+        from bough.methods.examples import examples_from
+
         found = examples_from(data, self.config, builder, _judged, Judged, score="reward")
         if len(found.examples) < 2:
             raise InputError(f"{found.name}: KTO compares a reply with another record's; give two records or more")
@@ -233,20 +232,11 @@ def _judged(sample: Sample, source: CallSource) -> Judged:
         chosen, rejected = (whole(turns, calls) for turns, calls in sides)
         return Judged(chosen + rejected, "", cluster, num_chosen=len(chosen), num_rejected=len(rejected))
     if sample.success is None:
-        raise RowError("no_label", f"KTO needs a label or a success, and the row has neither{_other_columns(sample)}")
+        others = f"; its other columns are {', '.join(map(repr, sample.info))}" if sample.info else ""
+        raise RowError("no_label", f"KTO needs a label or a success, and the row has neither{others}")
     calls = whole(sample.turns, source.calls(sample.start, sample.turns, sample.tools))
     number = {"num_chosen" if sample.success else "num_rejected": len(calls)}
     return Judged(calls, "", cluster, reward=score(sample), **number)
-
-
-def _other_columns(sample: Trajectory) -> str:
-    """The end of a message: the columns of the row that have no meaning here, of which one may be a misspelt label."""
-    if not sample.info:
-        return ""
-    near = difflib.get_close_matches("label", sample.info, n=1)
-    return f"; its other columns are {', '.join(map(repr, sample.info))}" + (
-        f"; rename {near[0]!r} to 'label'" if near else ""
-    )
 
 
 def _sums(values: Sequence[Sequence[Tensor]], counts: Sequence[int], *, own: bool) -> Tensor:

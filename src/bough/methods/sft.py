@@ -21,8 +21,7 @@ from bough.environments.rubric import score
 from bough.errors import RowError
 from bough.ledger import Mean
 from bough.methods.base import train_on_data, trained_model, training_command
-from bough.methods.examples import examples_from, head_of
-from bough.training.method import CallSource, Data, Example, Examples, Loss, float_vectors, share
+from bough.training.method import CallSource, Data, Example, Examples, Loss, float_vectors, head_of, share
 from bough.types import Trajectory, Turn
 
 if TYPE_CHECKING:
@@ -59,13 +58,14 @@ class SFT:
     """Weighted negative log-likelihood per token; every call is a part of its own."""
 
     needs_reference = False
-    precompute_reference = False
     temperature = 1.0
 
     def __init__(self, config: SFTConfig) -> None:
         self.config = config
 
     def examples(self, data: Data, builder: CallBuilder) -> Examples[Demonstration]:
+        from bough.methods.examples import examples_from
+
         return examples_from(
             data, self.config, builder, self._example, Demonstration,
             score="reward", depends_on=("step_weighted_loss",),

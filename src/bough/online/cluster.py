@@ -154,9 +154,8 @@ class PolicyAgents:
         options = {
             "tokenizer": template.tokenizer, "max_length": config.calls.max_length, "max_running": self.max_running,
         }  # fmt: skip
-        versions: Versions | None = None
-        if policy.has_adapter and config.rollouts.max_staleness:
-            versions = open_by_name(policy, news, options)
+        by_name = policy.has_adapter and config.rollouts.max_staleness
+        versions: Versions | None = open_by_name(policy, news, options) if by_name else None
         versions = versions or OneAtATime(LocalEngine.of(policy, **options), policy, news)
         agents = TemperatureAgents(config, versions.engine, template)
         return WorkerAgents(versions, agents, swaps=config.cluster.swap_mid_episode)

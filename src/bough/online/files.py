@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bough.config.groups import ClusterConfig
-from bough.config.online import OnlineConfig, WatchConfig
+from bough.config.online import OnlineConfig
 from bough.config.parts import leaves
 from bough.config.training import CheckpointsConfig, MachineConfig, OptimizerConfig, TrackingConfig
 from bough.data.reader import Reader
@@ -163,14 +163,12 @@ class EpisodeFiles:
 # Settings that decide how a batch is trained on, but not what is in it.
 FREE = {
     *("output_dir", "resume", "overwrite", *leaves(CheckpointsConfig), *leaves(TrackingConfig)),
-    *leaves(OptimizerConfig).keys() - {"batch_size", "gradient_accumulation_steps"},
+    *leaves(OptimizerConfig).keys() - {"batch_size"},
     *leaves(MachineConfig).keys() - {"bf16", "fp16"},
-    *leaves(WatchConfig),
     *("adapter", "merge_lora", "lora_dropout"),  # the weights are compared themselves
-    *("updates", "passes", "concurrency", "retries", *leaves(ClusterConfig), "learners"),
-    *("clip_low", "clip_high", "dual_clip", "kl_coef", "importance_cap", "averaging", "constant_length"),
-    *("entropy_coef", "entropy_floor"),
-    *("teacher", "server_model", "key_variable", "beta", "base_url", "engine_options"),
+    *("updates", "concurrency", "retries", "watch", *leaves(ClusterConfig), "learners"),
+    *("clip_low", "clip_high", "dual_clip", "kl_coef", "averaging"),
+    *("teacher", "key_variable", "beta", "base_url", "engine_options"),
 }
 
 

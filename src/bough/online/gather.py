@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -22,13 +22,12 @@ from bough.environments.rubric import score
 from bough.errors import RowError
 from bough.ledger import Ledger, plural
 from bough.online.files import EpisodeFiles
-from bough.online.method import FlatKind, GroupExample, OnlineMethod
 from bough.online.player import Job, LostError, Player
 from bough.online.schedule import Ages, Outcome, Pace
 from bough.policy.policy import Policy
 from bough.rollouts.rescore import sampled_calls
 from bough.rollouts.runner import Attempt
-from bough.training.method import CallSource, count_calls
+from bough.training.method import CallSource, GroupExample, Method, count_calls
 from bough.types import Call, Group, Task, Trajectory
 
 log = logging.getLogger(__name__)
@@ -48,8 +47,15 @@ class _Play:
         return len(self.finished) + len(self.lost) == len(self.attempts)
 
 
-@dataclass(frozen=True)
-class Gathered:
+class OnlineMethod(Method[GroupExample], Protocol):
+    """A method that trains on groups of attempts as they are played."""
+
+    def example(self, group: Group, source: CallSource) -> GroupExample:
+        """The group as an example. Raises RowError where there is nothing to train on."""
+        ...
+
+
+class Gathered(NamedTuple):
     """A batch: its groups and examples, and its metrics."""
 
     groups: list[Group]
@@ -70,13 +76,13 @@ class Gatherer:
     ) -> None:
         self.config, self.method, self.player, self.files = config, method, player, files
         rollouts = config.rollouts
-        size = config.optimizer.batch_size * config.optimizer.gradient_accumulation_steps
+        size = config.optimizer.batch_size
         self.pace: Pace = Pace(size, int(size * rollouts.resample), rollouts.max_staleness)
         self.groups, self.calls, self.episodes = Ledger("groups"), Ledger("calls"), Ledger("episodes")
-        self.flat = FlatGroups(method.against_flat)
+        self.flat = FlatGroups()
         self._builder = builder
         self._plays: dict[int, _Play] = {}
-        self._updates = rollouts.updates * rollouts.passes
+        self._updates = rollouts.updates
         self._num_batches = -(-(config.optimizer.max_steps or 0) // self._updates)
         self._ages = Ages(0, self._updates, rollouts.max_staleness)
 
@@ -87,15 +93,12 @@ class Gatherer:
     def state(self) -> dict[str, Any]:
         """What a run that resumes needs to know besides the metrics."""
         unfinished = {"tasks_unfinished": self.pace.unfinished} if self.pace.unfinished else {}
-        pool = {"task_pool": self.player.pool.state()} if self.player.pool else {}
-        return {"ledgers": [ledger.to_json() for ledger in self.ledgers]} | unfinished | pool
+        return {"ledgers": [ledger.to_json() for ledger in self.ledgers]} | unfinished
 
     def restore(self, state: dict[str, Any]) -> None:
         """As it was after a batch, by what its file has."""
         for ledger in map(Ledger.from_json, state.get("ledgers", [])):
             setattr(self, ledger.item, ledger)
-        if self.player.pool:
-            self.player.pool.restore(state.get("task_pool", {}))
         self.pace.restore(state["tasks_drawn"], state.get("tasks_unfinished", []))
 
     def batch(self, number: int) -> Gathered | None:
@@ -163,8 +166,6 @@ class Gatherer:
             return 0
         begun = self.player.stream.clear()
         for number in surplus:
-            if self.player.pool:
-                self.player.pool.forget(number)
             self.files.remove(number)
             if (play := self._plays.pop(number, None)) is not None:
                 begun += len(play.finished) + len(play.lost)
@@ -214,8 +215,6 @@ class Gatherer:
     def _count(self, used: Sequence[Outcome]) -> None:
         """Adds outcomes that are used up to the ledgers."""
         for one in used:
-            if self.player.pool:
-                self.player.pool.note(one.number, one.played.attempts if one.played else [])
             self.episodes.keep(one.num_finished)
             if one.lost:
                 self.episodes.drop("lost", one.num_lost)
@@ -235,24 +234,23 @@ class Gatherer:
 
 # Groups whose attempts all have the same reward: how many there are, of which kind, and what to try.
 # GRPO learns nothing from them. What helps depends on the reason: a policy that hardly varies needs other sampling,
-# tasks that are too hard need a start nearer to the goal, and tasks that are too easy need a finer comparison or
-# harder tasks.
+# tasks that are too hard or too easy need other tasks or a finer comparison.
 
 # Groups that are counted before a warning, and the share of them that must have taught nothing.
 ENOUGH, MOST = 16, 0.5
-WORDS: dict[FlatKind, str] = {
-    "same": "all attempts were the same, word for word",
-    "failed": "all attempts failed",
-    "succeeded": "all attempts succeeded",
-    "equal": "all attempts had the same reward",
+FlatKind = Literal["same", "failed", "succeeded", "equal"]
+ADVICE: dict[FlatKind, str] = {
+    "same": "all attempts were the same, word for word (try a higher temperature)",
+    "failed": "all attempts failed (try easier tasks, rewards with a part for progress, or a larger group_size)",
+    "succeeded": "all attempts succeeded (try harder tasks, advantage state, or rewards for shorter episodes)",
+    "equal": "all attempts had the same reward (try rewards with a part for progress, or a larger group_size)",
 }
 
 
 class FlatGroups:
-    """Counts groups as they are used, and warns once if most give no training signal. `ways` are settings to try."""
+    """Counts groups as they are used, and warns once if most give no training signal."""
 
-    def __init__(self, ways: Callable[[FlatKind], Iterable[str]]) -> None:
-        self.ways = ways
+    def __init__(self) -> None:
         self.num_groups = 0
         self.kinds: Counter[FlatKind] = Counter()
         self._warned = False
@@ -271,14 +269,9 @@ class FlatGroups:
         log.warning("%d of %d groups have zero variance%s", self.kinds.total(), self.num_groups, self.advice())
 
     def advice(self) -> str:
-        """The settings to try, as the end of a sentence; nothing where no group was flat."""
-        if not self.kinds:
-            return ""
-        parts = [
-            f"in {count} of them {WORDS[kind]} (try {_listed(self.ways(kind))})"
-            for kind, count in self.kinds.most_common()
-        ]
-        return f": {'; '.join(parts)}"
+        """What to try, as the end of a sentence; nothing where no group was flat."""
+        parts = [f"in {count} of them {ADVICE[kind]}" for kind, count in self.kinds.most_common()]
+        return f": {'; '.join(parts)}" if parts else ""
 
 
 def kind_of(group: Group) -> FlatKind:
@@ -290,11 +283,6 @@ def kind_of(group: Group) -> FlatKind:
     if outcomes == {True}:
         return "succeeded"
     return "failed" if outcomes == {False} else "equal"
-
-
-def _listed(ways: Iterable[str]) -> str:
-    *most, last = ways
-    return f"{', '.join(most)} or {last}" if most else last
 
 
 # Calls whose distance from sampler and start policy is measured in each batch.
@@ -355,7 +343,7 @@ def _known(calls: Sequence[Call], examples: Sequence[GroupExample]) -> list[Tens
 
 def _content(call: Call) -> tuple[object, ...]:
     """What its log-probabilities depend on."""
-    return tuple(call.prompt_ids), tuple(call.completion_ids), call.sampled_at
+    return tuple(call.prompt_ids), tuple(call.completion_ids)
 
 
 @torch.no_grad()

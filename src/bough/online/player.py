@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -17,11 +16,9 @@ from typing import Any, TypeVar
 
 from bough.chat.template import ChatTemplate
 from bough.config.online import OnlineConfig
-from bough.data.reader import read
 from bough.engines.local.draw import cuts
-from bough.environments.base import Environment
 from bough.environments.isolated import shut_down
-from bough.environments.registry import OwnAgent, find
+from bough.environments.registry import find
 from bough.environments.rubric import Rubric
 from bough.environments.tasks import configured, identity, tasks_of
 from bough.errors import BoughError, InputError, RowError
@@ -29,10 +26,8 @@ from bough.event_loop import BackgroundLoop, Interrupts, StopRequestedError
 from bough.ledger import plural
 from bough.online.files import EpisodeFiles
 from bough.online.samplers import Meter, MeteredEngine, Sampler, TemperatureAgents, open_sampler
-from bough.online.schedule import TaskPool
 from bough.policy.policy import Policy
 from bough.rollouts.collect import Tally, collect, play_attempt
-from bough.rollouts.episode import Replayed
 from bough.rollouts.runner import Attempt, LocalRunner, Runner, attempts, spare_what_is_loaded
 from bough.types import Task, Trajectory
 
@@ -81,17 +76,6 @@ class Player:
         every_task = self._all_tasks(config.environment.split, config.environment.task_file)
         self._tasks = (task for task in every_task if identity(task, by_content=by_content) not in kept_apart)
         self._known: list[Task] = []
-        self.pool: TaskPool | None = None
-        if config.rollouts.task_pool is not None:
-            self._known = list(islice(self._tasks, config.rollouts.task_pool))
-            self.pool = TaskPool(len(self._known), config.seed)
-        file, share = config.rollouts.reset_file, config.rollouts.reset_share
-        self._resets = None
-        if file:
-            limit = config.limits.max_turns
-            self._resets = Resets.load(
-                file, self.environment_class, share, config.seed, held_out=held_out, max_turns=limit
-            )
         self._loop = BackgroundLoop()
         self._sampler, self.meter, self.runner = self._open(policy, template)
         self.stream = EpisodeStream(
@@ -150,29 +134,17 @@ class Player:
 
     def attempts(self, number: int) -> tuple[Task, list[Attempt]]:
         """The task with this number, and the attempts at it. Where tasks run out, the first comes again."""
-        while self.pool is None and len(self._known) <= number and (task := next(self._tasks, None)) is not None:
+        while len(self._known) <= number and (task := next(self._tasks, None)) is not None:
             self._known.append(task)
         if not self._known:
             beside = f"no task is left to train on beside the {self._num_held_out} that are held out"
             raise InputError(beside if self._num_held_out else "no task matches these settings")
-        replayed = self._resets.of(number) if self._resets else None
-        index = self.pool.choose(number) if self.pool and not replayed else number % len(self._known)
-        task = replayed.record.task if replayed else self._known[index]
-        found = attempts([task], self.config.rollouts.group_size, self._seed(number))
-        temperature_of = self.config.sampling.temperature_of
-        return task, [
-            replace(attempt, replayed=replayed, temperature=temperature_of(number, place))
-            for place, attempt in enumerate(found)
-        ]
-
-    def _seed(self, number: int) -> int:
-        """The tasks of one batch size share a seed; one that comes again among them has its own."""
-        if self.pool is not None or self._resets is not None:  # any task may come again
-            return self.config.seed * 1_000_003 + number
-        size = self.config.optimizer.batch_size * self.config.optimizer.gradient_accumulation_steps
-        begin = number - number % size
-        repeated = number - len(self._known) >= begin
-        return self.config.seed * 1_000_003 + (number if repeated else begin)
+        task = self._known[number % len(self._known)]
+        # The tasks of one batch size share a seed; one that comes again among them has its own.
+        begin = number - number % self.config.optimizer.batch_size
+        seed = self.config.seed * 1_000_003 + (number if number - len(self._known) >= begin else begin)
+        found = attempts([task], self.config.rollouts.group_size, seed)
+        return task, [replace(attempt, temperature=self.config.sampling.temperature) for attempt in found]
 
     def held_out(self) -> dict[str, Any]:
         """Success on tasks that are never trained on. Raises LostError if no episode could be finished."""
@@ -214,64 +186,6 @@ class Player:
     def _all_tasks(self, split: str, file: Path | None) -> Iterator[Task]:
         options, seed = self.config.environment.options, self.config.seed
         return tasks_of(self.environment_class, options=options, split=split, task_file=file, seed=seed)
-
-
-# Recorded episodes that groups of attempts start in the middle of.
-# A policy that never gets near the goal learns nothing there. Replaying a recorded episode up to a round takes it to
-# a state from which it may succeed; what is replayed is context and is not trained.
-
-
-class Resets:
-    """Chooses which task numbers start from a recorded state, and from which: the same for the same seed."""
-
-    def __init__(self, records: Sequence[Trajectory], share: float, seed: int, max_turns: int | None = None) -> None:
-        self.records, self.share, self.seed, self.max_turns = records, share, seed, max_turns
-
-    @classmethod
-    def load(
-        cls,
-        file: Path,
-        environment_class: type[Environment],
-        share: float,
-        seed: int,
-        *,
-        held_out: Sequence[Task] = (),
-        max_turns: int | None = None,
-    ) -> Resets:
-        """The episodes of a file that have a state to start from. InputError if there are none.
-
-        `max_turns` is the limit of an episode if it is not the environment's: at least one turn is left to play.
-
-        InputError also if one is of a held-out task: what is measured there would no longer be held out.
-        """
-        if issubclass(environment_class, OwnAgent):
-            raise InputError("--reset-file needs an environment that can be replayed, not an agent of your own")
-        records = [one for one in read(file) if isinstance(one, Trajectory) and _usable(one, environment_class.name)]
-        known = {identity(task, by_content=True) for task in held_out}
-        if leaked := next((one for one in records if identity(one.task, by_content=True) in known), None):
-            raise InputError(
-                f"{file}: {leaked.id} is an episode of the held-out task {leaked.task.id}; held-out tasks must not be "
-                "trained on. Record episodes of the training split, or choose another --eval-split"
-            )
-        if not records:
-            raise InputError(f"{file}: it has no episode of this environment with two or more turns to start in")
-        if (limit := max_turns or environment_class.max_turns) < 2:
-            raise InputError("--reset-file replays a turn or more, so --max-turns must be at least 2")
-        return cls(records, share, seed, limit)
-
-    def of(self, number: int) -> Replayed | None:
-        """What the attempts at the task with this number start with; None if they start at the beginning."""
-        rng = random.Random(f"{self.seed} reset {number}")  # noqa: S311  no secret
-        if rng.random() >= self.share:
-            return None
-        record = rng.choice(self.records)
-        end = min(len(record.turns), self.max_turns or len(record.turns))
-        return Replayed(record, rng.randrange(1, end))
-
-
-def _usable(record: Trajectory, environment: str) -> bool:
-    played_here = record.task.environment in (None, environment)
-    return played_here and len(record.turns) > 1 and all(turn.prompt is None for turn in record.turns)
 
 
 # Episodes that are always in flight: as one ends, the next begins.

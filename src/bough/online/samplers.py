@@ -140,7 +140,7 @@ class TemperatureAgents:
         sampling, held_out = config.sampling, config.held_out
         self._engines = {
             temperature: TemplateEngine(tokens, template, sampling.model_copy(update={"temperature": temperature}))
-            for temperature in {*sampling.all_temperatures, held_out.temperature}
+            for temperature in {sampling.temperature, held_out.temperature}
         }
 
     def __call__(self, attempt: Attempt, tokens: TokenEngine | None = None) -> ModelAgent:

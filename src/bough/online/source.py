@@ -14,8 +14,9 @@ from __future__ import annotations
 import logging
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from statistics import fmean
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
@@ -24,7 +25,7 @@ import torch
 from torch import Tensor
 
 from bough.chat.builder import CallBuilder
-from bough.config.online import OnlineConfig, WatchConfig
+from bough.config.online import OnlineConfig
 from bough.engines.base import EngineError
 from bough.environments.rubric import RewardTimeoutError
 from bough.errors import BoughError, InputError, RowError
@@ -32,43 +33,59 @@ from bough.event_loop import StoppedError, StopRequestedError
 from bough.files import read_json
 from bough.ledger import Ledger
 from bough.online.files import BatchFile, EpisodeFiles, Stamp, Stamper, remove_drafts
-from bough.online.gather import Gatherer, distances
-from bough.online.method import GroupExample, OnlineMethod
+from bough.online.gather import Gatherer, OnlineMethod, distances
 from bough.online.player import LostError, Player
 from bough.policy.policy import Policy
 from bough.policy.processes import ProcessLostError, deal
 from bough.rollouts.ray import ClusterLostError
-from bough.training.method import CallSource
+from bough.training.method import CallSource, GroupExample
 from bough.training.plan import Batch, PausedError
-from bough.training.run import Run, Trained
+from bough.training.run import Around, Run, Trained, opened
 from bough.trees.build import partition
 
 log = logging.getLogger(__name__)
-
-# What stops a run, and what it means for the batch.
-PROBLEMS: dict[type[BoughError], str] = {
-    LostError: "has nothing to learn from",
-    RewardTimeoutError: "cannot be scored",
-    EngineError: "cannot be sampled",
-    ClusterLostError: "cannot be played",
-}
+# What stops a run.
+FAILURES = (LostError, RewardTimeoutError, EngineError, ClusterLostError)
 # What a batch's file has besides its metrics.
-NOT_METRICS = ("stamp", "ledgers", "tasks_unfinished", "task_pool")
+NOT_METRICS = ("stamp", "ledgers", "tasks_unfinished")
+C = TypeVar("C", bound=OnlineConfig)
 
 
-# Called with the numbers of every batch before it is trained on; may add metrics to them.
-See = Callable[[dict[str, Any]], dict[str, float]]
+def with_learners(config: C, train: Callable[[C], Trained]) -> Trained:
+    """`train(config)` here, or in each of several learners on the cluster of the settings."""
+    if config.cluster.learners == 1:
+        return train(config)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise InputError("--learners starts the processes that train; leave out accelerate launch or torchrun")
+    from bough.rollouts.ray_learners import train_with_learners
+
+    return train_with_learners(config, config.cluster, train)
+
+
+def learn(config: C, make: Callable[[C], OnlineMethod], around: Around | None = None) -> Trained:
+    """Trains the policy of a run on batches that it plays itself, by the method that `make` makes of the settings."""
+    with opened(config) as run:
+        run.begin()
+        method = make(run.config)
+        policy = run.load_policy(reference=True, temperature=method.temperature)
+        with (
+            around(policy, run) if around else nullcontext(),
+            SharedSource(run, method, policy) as source,
+            run.trainer(policy, method, source) as trainer,
+        ):
+            counters = trainer.train(run.resumed)
+            ledgers = source.ledgers(counters.step)
+        return run.finish(counters, ledgers)
 
 
 class OnlineSource:
     """Plays a batch of groups whenever the last one is used up.
 
-    A batch has `batch_size` tasks (times `gradient_accumulation_steps`) with `group_size`
-    attempts each; `Pace` says which. A request to stop the run ends the wait for episodes with
-    StopRequestedError.
+    A batch has `batch_size` tasks with `group_size` attempts each; `Pace` says which. A request to stop
+    the run ends the wait for episodes with StopRequestedError.
     """
 
-    def __init__(self, run: Run[Any], method: OnlineMethod, policy: Policy, see: See) -> None:
+    def __init__(self, run: Run[Any], method: OnlineMethod, policy: Policy) -> None:
         config: OnlineConfig = run.config
         self._stamper = Stamper(config, policy.model)
         self._files = EpisodeFiles(run.folder.episodes, self._stamper.settings)
@@ -77,10 +94,9 @@ class OnlineSource:
         self.player = Player(config, policy, run.template, self._files, self._interrupts)
         self.gatherer = Gatherer(config, method, self.player, self._builder, self._files)
         self.config, self.policy = config, policy
-        self._watch = Watch(config.watch)
-        self._see = see
+        self._watch = Watch()
         self._folder = run.folder.rollouts
-        self._updates = config.rollouts.updates * config.rollouts.passes
+        self._updates = config.rollouts.updates
         self._number = -1
         self._learning = 0  # the number of the stamp of the batch that is trained on
         self._ahead = False  # whether later batches are being played
@@ -119,14 +135,13 @@ class OnlineSource:
         self._number, stamp = number, self._stamper.stamp()
         try:
             examples = self._on_file(file, stamp, update) or self._played(file, stamp, step)
-        except tuple(PROBLEMS) as error:
-            problem = next(words for known, words in PROBLEMS.items() if isinstance(error, known))
-            message = f"batch {number} {problem}: {error}"
+        except FAILURES as error:
+            message = f"batch {number} cannot be played: {error}"
             if step == 0:
                 raise BoughError(message) from error
             raise PausedError(f"{message}; the weights of step {step} are saved, --resume continues") from error
         self.policy.train(training)
-        self._batches = list(self._mini_batches(examples, number)) if examples else []
+        self._batches = self._mini_batches(examples, number) if examples else []
         if not self._batches:
             why = f"({self.gatherer.groups}){self.gatherer.flat.advice()}"
             if number == 0:
@@ -134,7 +149,7 @@ class OnlineSource:
             log.warning("Batch %d gives no training signal %s", number, why)
             return
         self.gatherer.flat.warn()
-        if (alarm := self._watch.alarm()) is not None:
+        if self.config.held_out.watch and (alarm := self._watch.alarm()) is not None:
             raise PausedError(f"paused before batch {number}: {alarm}; --resume --no-watch continues anyway")
 
     def _on_file(self, file: BatchFile, now: Stamp, update: int) -> list[GroupExample]:
@@ -158,10 +173,11 @@ class OnlineSource:
         self._files.weights[self._number] = stamp.weights
         self._ahead = self.config.rollouts.max_staleness > 0
         self.player.renew(step, self._number)
+        every = self.config.held_out.every
         try:
             with self._interrupts.calling(self.player.stream.interrupt):
                 gathered = self.gatherer.batch(self._number)
-            held_out = self._held_out() if gathered else {}
+            held_out = self.player.held_out() if gathered and every and self._number % every == 0 else {}
             if self._interrupts.requested:  # the last episode ended first; all of them are on disk
                 raise StopRequestedError
         except BaseException:  # the sampler is idle only when nothing is played, and the run is to stop now
@@ -171,26 +187,31 @@ class OnlineSource:
             self.player.pause()
         if gathered is None:
             return []
-        logprobs = self._logprobs(gathered.examples) if self._updates > 1 else None
-        examples = gathered.examples if logprobs is None else _with_logprobs(gathered.examples, logprobs)
-        values = gathered.values | distances(self.policy, gathered.groups, examples) | held_out
+        groups, examples, values = gathered
+        logprobs = self._logprobs(examples) if self._updates > 1 else None
+        examples = examples if logprobs is None else _with_logprobs(examples, logprobs)
+        values = values | distances(self.policy, groups, examples) | held_out
         values |= {"tasks_drawn": self.gatherer.pace.next_number} | self.player.meter.lap()
-        file.write(gathered.groups, values | self.gatherer.state(), stamp)
+        file.write(groups, values | self.gatherer.state(), stamp)
         self._files.keep_only(self.gatherer.pace.unfinished, self.gatherer.pace.next_number)
         if logprobs is not None:
             file.keep_logprobs(stamp, _completions(examples), logprobs)
         self._note(values, stamp, 0)
         return examples
 
-    def _held_out(self) -> dict[str, Any]:
-        every = self.config.held_out.every
-        return self.player.held_out() if every and self._number % every == 0 else {}
-
     def _read(self, file: BatchFile, stamp: Stamp, update: int) -> list[GroupExample]:
         """The batch on file, whose groups were counted when it was played. RowError if it cannot be used."""
         source = CallSource(self._builder, Ledger("calls"))
         examples = [self.gatherer.method.example(group, source) for group in file.groups()]
-        examples = self._with_old_logprobs(examples, file, stamp, update)
+        if self._updates > 1:  # they need their log-probabilities before the first update
+            tokens = _completions(examples)
+            logprobs = file.logprobs(stamp, tokens)
+            if logprobs is None and update > 0:
+                raise RowError("no_logprobs", "the log-probabilities before the first update are missing")
+            if logprobs is None:
+                logprobs = self._logprobs(examples)
+                file.keep_logprobs(stamp, tokens, logprobs)
+            examples = _with_logprobs(examples, logprobs)
         self._files.weights[self._number] = stamp.weights
         self._note(self._restored(file.numbers()), stamp, update)
         return examples
@@ -198,37 +219,19 @@ class OnlineSource:
     def _note(self, values: dict[str, Any], stamp: Stamp, update: int) -> None:
         """Notes the metrics of the batch that is trained on now; its first update logs them."""
         self._watch.see(values)
-        more = self._see(values)
-        self._values = values | more if update == 0 else {}
+        self._values = values if update == 0 else {}
         self._learning = stamp.number
-
-    def _with_old_logprobs(
-        self, examples: list[GroupExample], file: BatchFile, stamp: Stamp, update: int
-    ) -> list[GroupExample]:
-        """The examples with their log-probabilities before the first update, which a batch with several needs."""
-        if self._updates == 1:
-            return examples
-        tokens = _completions(examples)
-        logprobs = file.logprobs(stamp, tokens)
-        if logprobs is None and update > 0:
-            raise RowError("no_logprobs", "the log-probabilities before the first update are missing")
-        if logprobs is None:
-            logprobs = self._logprobs(examples)
-            file.keep_logprobs(stamp, tokens, logprobs)
-        return _with_logprobs(examples, logprobs)
 
     @torch.no_grad()
     def _logprobs(self, examples: list[GroupExample]) -> Tensor:
         calls = [call for example in examples for call in example.calls]
         return torch.cat(self.policy.logprobs(calls, budget=self.config.machine.tokens_per_pass)).cpu()
 
-    def _mini_batches(self, examples: list[GroupExample], number: int) -> Iterator[list[GroupExample]]:
-        rng = random.Random(f"{self.config.seed} {number}")  # noqa: S311  no secret
-        count = self.config.rollouts.updates
-        for _ in range(self.config.rollouts.passes):
-            shuffled = rng.sample(examples, len(examples)) if count > 1 else examples
-            # Fewer groups than updates: the same ones again rather than a step without any.
-            yield from [shuffled[i::count] or [shuffled[i % len(shuffled)]] for i in range(count)]
+    def _mini_batches(self, examples: list[GroupExample], number: int) -> list[list[GroupExample]]:
+        if self._updates > 1:
+            examples = random.Random(f"{self.config.seed} {number}").sample(examples, len(examples))  # noqa: S311
+        # Fewer groups than updates: the same ones again rather than a step without any.
+        return [examples[i :: self._updates] or [examples[i % len(examples)]] for i in range(self._updates)]
 
     def _restored(self, numbers: dict[str, Any]) -> dict[str, Any]:
         """The metrics of a batch on file; the tasks drawn and the ledgers are then as they were after it."""
@@ -259,49 +262,29 @@ def _with_logprobs(examples: list[GroupExample], logprobs: Tensor) -> list[Group
     return [replace(example, old_logprobs=tuple(next(pieces) for _ in example.calls)) for example in examples]
 
 
-C = TypeVar("C", bound=OnlineConfig)
-
-
-def with_learners(config: C, train: Callable[[C], Trained]) -> Trained:
-    """`train(config)` here, or in each of several learners on the cluster of the settings."""
-    if config.cluster.learners == 1:
-        return train(config)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise InputError("--learners starts the processes that train; leave out accelerate launch or torchrun")
-    from bough.rollouts.ray_learners import train_with_learners
-
-    return train_with_learners(config, config.cluster, train)
-
-
 # The batches of an online run for all of its learner processes.
 # The first process plays, gathers and writes files; it deals each batch out by tokens, and the others get their share
 # of it, its metrics and its errors from the first. With one process all of this is `OnlineSource`. Where the weights
 # are sharded, the first process has a whole copy to sample with; all of them take part in renewing it.
 
-# What the first process says of a step to one process: its batch, the source's levels, and the numbers that `see` was
-# called with, if it was.
-Told = tuple[Batch | None, list[int], dict[str, Any] | None]
-
 
 class SharedSource:
     """A `Source` in each process. Only the first one builds environments and a sampler."""
 
-    def __init__(self, run: Run[Any], method: OnlineMethod, policy: Policy, *, see: See | None = None) -> None:
-        """`see` is called in every process with the numbers of each batch, and may add metrics to them."""
+    def __init__(self, run: Run[Any], method: OnlineMethod, policy: Policy) -> None:
         config: OnlineConfig = run.config
-        self._run, self._processes, self._see, self._policy = run, run.processes, see, policy
-        self._updates = config.rollouts.updates * config.rollouts.passes
+        self._run, self._processes, self._policy = run, run.processes, policy
+        self._updates = config.rollouts.updates
         self._num_steps = config.optimizer.max_steps or 0
         self._number = -1
-        self._seen: dict[str, Any] | None = None
-        self.levels: list[int] = []
+        self.levels: Sequence[int] = []
         self._source: OnlineSource | None = None
         self._copy: Policy | None = None
 
         def build() -> None:
             if policy.sharded:
                 self._copy = run.load_policy(reference=True, temperature=policy.temperature, whole=True)
-            self._source = OnlineSource(run, method, self._copy or policy, self._note)
+            self._source = OnlineSource(run, method, self._copy or policy)
 
         self._processes.first_does(build)
 
@@ -329,9 +312,6 @@ class SharedSource:
     def ends_epoch(self, step: int) -> bool:
         return (step + 1) % self._updates == 0
 
-    def end_epoch(self, success: float) -> None:
-        """No task depends on a success rate: the order is fixed."""
-
     def restore(self, levels: Sequence[int]) -> None:
         self.levels = list(levels)
         if self._source is not None:
@@ -342,10 +322,11 @@ class SharedSource:
         if step // self._updates != self._number:
             self._number = step // self._updates
             if self._policy.sharded:
-                self._renew()
-        batch, self.levels, seen = self._processes.first_deals(lambda: self._played(step))
-        if self._source is None and self._see is not None and seen is not None:
-            self._see(seen)
+                weights = self._policy.weights()
+                if self._copy is not None:
+                    missing = self._copy.model.load_state_dict(weights, strict=False)
+                    assert not missing.unexpected_keys, missing.unexpected_keys
+        batch, self.levels = self._processes.first_deals(lambda: self._played(step))
         return batch
 
     def ledgers(self, last_step: int) -> list[dict[str, Any]]:
@@ -364,28 +345,15 @@ class SharedSource:
 
         return self._processes.first_does(read)
 
-    def _played(self, step: int) -> list[Told]:
-        """In the first process: what each of them is told of a step."""
+    def _played(self, step: int) -> list[tuple[Batch | None, list[int]]]:
+        """In the first process: what each of them is told of a step, its batch and the source's levels."""
         assert self._source is not None
-        self._seen = None
         batch, count = self._source.batch(step), self._processes.count
         batches = [batch] * count
         if batch is not None and count > 1:
             first, *others = shares(cast("Sequence[GroupExample]", batch.examples), count)
             batches = [replace(batch, own=first), *(Batch(own, batch.epoch, batch.values, own) for own in others)]
-        return [(one, self._source.levels, self._seen) for one in batches]
-
-    def _note(self, values: dict[str, Any]) -> dict[str, float]:
-        """The first process's `see`."""
-        self._seen = values
-        return self._see(values) if self._see is not None else {}
-
-    def _renew(self) -> None:
-        """Puts the present weights into the copy."""
-        weights = self._policy.weights()
-        if self._copy is not None:
-            missing = self._copy.model.load_state_dict(weights, strict=False)
-            assert not missing.unexpected_keys, missing.unexpected_keys
+        return [(one, self._source.levels) for one in batches]
 
 
 # A batch in shares, one per learner process, of nearly equal numbers of tokens.
@@ -435,68 +403,47 @@ def _some(example: GroupExample, chosen: list[int], *, first: bool) -> GroupExam
 
 # Normal is the mean of this many first batches; now is the mean of this many last ones.
 FIRST, LAST = 3, 3
-
-
 # What is suspicious: how far held-out success may fall below its best while the reward rises, by what factor lengths
-# may grow or shrink, and to what fraction of its initial value entropy may fall.
-DROP, GROWTH, COLLAPSE = 0.15, 3.0, 0.1
+# may grow or shrink, to what fraction of its initial value entropy may fall, and how far the policy may be from its
+# start, in nats per token.
+DROP, GROWTH, COLLAPSE, FAR = 0.15, 3.0, 0.1, 1.0
 
 
-@dataclass
 class Watch:
     """Remembers each batch's numbers. `alarm` is a sentence, or None."""
 
-    config: WatchConfig
-    batches: list[dict[str, float]] = field(default_factory=list)
-    held_out: list[tuple[float, float]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.batches: list[dict[str, Any]] = []
+        self.held_out: list[tuple[float, float]] = []
 
     def see(self, values: dict[str, Any]) -> None:
-        self.batches.append({name: float(value) for name, value in values.items() if isinstance(value, int | float)})
+        self.batches.append(values)
         if (success := values.get("eval_success")) is not None:
-            self.held_out.append((float(success), self._now("reward") or 0.0))
+            self.held_out.append((float(success), self._means("reward")[1] or 0.0))
 
     def alarm(self) -> str | None:
-        if not self.config.enabled or len(self.batches) < FIRST + LAST:
-            return self._fallen() if self.config.enabled else None
-        return self._fallen() or self._drifted() or self._collapsed() or self._strayed()
-
-    def _fallen(self) -> str | None:
-        if len(self.held_out) < 2:
+        if len(self.held_out) > 1:
+            (best, reward_then), (now, reward_now) = max(self.held_out), self.held_out[-1]
+            if best - now > DROP and reward_now > reward_then:
+                return (
+                    f"held-out success fell from {best:.1%} to {now:.1%} while the reward rose from {reward_then:.3g} "
+                    f"to {reward_now:.3g}: the policy may be gaming the reward"
+                )
+        if len(self.batches) < FIRST + LAST:
             return None
-        best, reward_then = max(self.held_out)
-        now, reward_now = self.held_out[-1]
-        if best - now > DROP and reward_now > reward_then:
-            return (
-                f"held-out success fell from {best:.1%} to {now:.1%} while the reward rose from {reward_then:.3g} to "
-                f"{reward_now:.3g}: the policy may be gaming the reward"
-            )
-        return None
-
-    def _drifted(self) -> str | None:
         for name, what in (("reply_tokens", "tokens per reply"), ("turns", "turns per episode")):
-            before, now = self._first(name), self._now(name)
-            if before and now and not 1 / GROWTH <= now / before <= GROWTH:
-                return f"{what} went from {before:.3g} to {now:.3g}"
+            before, length = self._means(name)
+            if before and length and not 1 / GROWTH <= length / before <= GROWTH:
+                return f"{what} went from {before:.3g} to {length:.3g}"
+        before, entropy = self._means("entropy")
+        if before and entropy is not None and entropy < before * COLLAPSE:
+            return f"entropy fell from {before:.3g} to {entropy:.3g} nats per token: the policy hardly varies any more"
+        distance = self._means("start_kl")[1]
+        if distance is not None and distance > FAR:
+            return f"the policy is {distance:.3g} nats per token away from its start"
         return None
 
-    def _collapsed(self) -> str | None:
-        before, now = self._first("entropy"), self._now("entropy")
-        if before and now is not None and now < before * COLLAPSE:
-            return f"entropy fell from {before:.3g} to {now:.3g} nats per token: the policy hardly varies any more"
-        return None
-
-    def _strayed(self) -> str | None:
-        now = self._now("start_kl")
-        if now is not None and now > self.config.kl:
-            return f"the policy is {now:.3g} nats per token away from its start"
-        return None
-
-    def _first(self, name: str) -> float | None:
-        return _mean([batch[name] for batch in self.batches[:FIRST] if name in batch])
-
-    def _now(self, name: str) -> float | None:
-        return _mean([batch[name] for batch in self.batches[-LAST:] if name in batch])
-
-
-def _mean(values: list[float]) -> float | None:
-    return fmean(values) if values else None
+    def _means(self, name: str) -> list[float | None]:
+        """A number's mean over the first batches and over the last ones."""
+        known = ([one[name] for one in some if name in one] for some in (self.batches[:FIRST], self.batches[-LAST:]))
+        return [fmean(values) if values else None for values in known]

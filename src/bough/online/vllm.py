@@ -28,10 +28,9 @@ from bough.errors import InputError
 from bough.event_loop import BackgroundLoop
 from bough.files import locked, remove
 from bough.policy.adapters import ACTOR
-from bough.policy.load import base_and_adapter
+from bough.policy.load import base_and_adapter, save_weights
 from bough.policy.policy import Policy
 from bough.policy.processes import unused_fraction
-from bough.policy.save import save_weights
 from bough.training.run import precision
 from bough.types import Call, Message
 
@@ -97,8 +96,7 @@ class VLLMSampler:
 
 def open_vllm(config: OnlineConfig, policy: Policy, template: ChatTemplate, loop: BackgroundLoop) -> VLLMSampler:
     """Starts vLLM, or finds the server, and checks that it samples from the policy's model."""
-    temperatures = config.sampling.all_temperatures
-    mode: LogprobsMode = "raw_logprobs" if temperatures == [1] else "processed_logprobs"
+    mode: LogprobsMode = "raw_logprobs" if config.sampling.temperature == 1 else "processed_logprobs"
     engine: VLLMEngine | VLLMServerEngine
     if config.sampled_by.base_url is not None:
         key = config.sampled_by.key_variable
@@ -116,7 +114,7 @@ def open_vllm(config: OnlineConfig, policy: Policy, template: ChatTemplate, loop
         policy.eval()
         sampler.renew("start")
         prompt = template.encode_prompt(template.prompt([Message(role="user", content="Hello!")], []))
-        sampler.check(prompt, temperatures[0])
+        sampler.check(prompt, config.sampling.temperature)
         sampler.pause()  # a run that resumes may train first
         policy.train(training)
     except BaseException:

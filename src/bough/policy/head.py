@@ -10,20 +10,22 @@ too: the last chunk's are still there, those before are computed again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from bough.errors import InputError
+from bough.trees.pack import PlainRow, TreeRow
 
 if TYPE_CHECKING:
     from bough.policy.policy import Policy
-    from bough.trees.pack import PlainRow, TreeRow
 
 
 CHUNK_LOGITS = 2**26  # 256 MiB in float32; at a vocabulary of 150,000 still rows enough to keep a GPU busy
@@ -86,13 +88,13 @@ class Predictions(NamedTuple):
     greedy_M: Tensor
 
 
-def predict(hidden_MD: Tensor, targets_M: Tensor, head: Head, temperature_M: Tensor | None = None) -> Predictions:
-    """How probable each target is after its hidden state, at its own temperature where `temperature_M` is given."""
+def predict(hidden_MD: Tensor, targets_M: Tensor, head: Head) -> Predictions:
+    """How probable each target is after its hidden state."""
     chunk_logits = CHUNK_LOGITS
     if hidden_MD.is_cuda and head.trained:
         memory = torch.cuda.get_device_properties(hidden_MD.device).total_memory
         chunk_logits = max(CHUNK_LOGITS, memory // MEMORY_PER_LOGIT)
-    return Predictions(*_in_chunks(_predict_chunk, chunk_logits, (head,), hidden_MD, targets_M, temperature_M))
+    return Predictions(*_in_chunks(_predict_chunk, chunk_logits, (head,), hidden_MD, targets_M))
 
 
 def _in_chunks(
@@ -100,7 +102,7 @@ def _in_chunks(
     chunk_logits: int,
     heads: tuple[Any, ...],
     hidden_MD: Tensor,
-    *others: Tensor | None,
+    *others: Tensor,
 ) -> Iterator[Tensor]:
     """`compute(heads, hidden, *others)` over pieces of the tensors; of its results the first has the gradient.
 
@@ -109,10 +111,7 @@ def _in_chunks(
     head: Head = heads[0]
     size = max(chunk_logits // head.vocabulary // 128, 1) * 128  # whole tiles
     cuts = list(range(size, len(hidden_MD), size))
-    pieces = [
-        [None] * (len(cuts) + 1) if each is None else torch.tensor_split(each, cuts) for each in (hidden_MD, *others)
-    ]
-    chunks = list(zip(*pieces, strict=True))
+    chunks = list(zip(*(torch.tensor_split(each, cuts) for each in (hidden_MD, *others)), strict=True))
     if head.trained:
         done = [checkpoint(compute, heads, *chunk, use_reentrant=False) for chunk in chunks[:-1]]
         done.append(compute(heads, *chunks[-1]))
@@ -123,15 +122,10 @@ def _in_chunks(
     return map(torch.cat, zip(*done, strict=True))
 
 
-def _predict_chunk(
-    heads: tuple[Head], hidden_CD: Tensor, targets_C: Tensor, temperature_C: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
+def _predict_chunk(heads: tuple[Head], hidden_CD: Tensor, targets_C: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     (head,) = heads
     logits_CV = head.logits(hidden_CD)
-    # In float32, as the sampler divides: bfloat16 would round the quotients.
-    if temperature_C is not None:
-        logits_CV = logits_CV.float() / temperature_C[:, None]
-    elif head.temperature != 1.0:
+    if head.temperature != 1.0:  # in float32, as the sampler divides: bfloat16 would round the quotients
         logits_CV = logits_CV.float() / head.temperature
     result: tuple[Tensor, Tensor, Tensor] = _LogSoftmaxAt.apply(logits_CV, targets_C)  # type: ignore[no-untyped-call]
     return result
@@ -350,3 +344,104 @@ def _diverge_chunk(
 
 def _log_softmax(head: Head, hidden_CD: Tensor, size: int) -> Tensor:
     return torch.log_softmax(head.logits(hidden_CD)[:, :size].float() / head.temperature, -1)
+
+
+# Where the tokens of a mixture-of-experts model go: the load-balancing loss of its routers, and how even the load is.
+# The loss is that of transformers (and of Switch Transformers): experts x sum over experts of (share of tokens that
+# chose it) x (mean probability it was given), over all layers together. Every computed token counts once. In a tree
+# that is once for a prompt that thirty calls share: what is balanced is the text as it is computed, not its
+# repetitions. Padding does not count.
+
+TOP_K = ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk", "top_k_experts")
+
+
+class Routing(NamedTuple):
+    """How a row was routed: its load-balancing loss, and the share of the busiest expert, as a mean over layers."""
+
+    loss: Tensor
+    busiest: Tensor
+    num_tokens: int
+
+    def detach(self) -> Routing:
+        return Routing(self.loss.detach(), self.busiest.detach(), self.num_tokens)
+
+
+class Routers:
+    """The routers of a decoder, whose logits can be listened to."""
+
+    def __init__(self, modules: Sequence[tuple[nn.Module, int]], top_k: int) -> None:
+        self.modules, self.top_k = modules, top_k
+
+    @classmethod
+    def of(cls, decoder: Any) -> Routers | None:
+        """None for a model that is not a mixture of experts, or does not return its routers' logits."""
+        config = decoder.config
+        top_k = next((value for name in TOP_K if (value := getattr(config, name, None))), None)
+        recorders = (getattr(decoder, "_can_record_outputs", None) or {}).get("router_logits")
+        if top_k is None or recorders is None or not hasattr(config, "output_router_logits"):
+            return None
+        modules = []
+        for recorder in recorders if isinstance(recorders, list) else [recorders]:
+            kind: Any = getattr(recorder, "target_class", recorder)
+            index, place = getattr(recorder, "index", 0), getattr(recorder, "layer_name", None) or ""
+            named = [(name, module) for name, module in decoder.named_modules() if isinstance(module, kind)]
+            modules += [(module, index) for name, module in named if place in name and ".lora_" not in name]
+        return cls(modules, top_k) if modules else None
+
+    @contextmanager
+    def listening(self) -> Iterator[list[Tensor]]:
+        """Within it, the logits [tokens, experts] of every router that computes are added to the list."""
+        heard: list[Tensor] = []
+
+        def listen(index: int) -> Any:
+            def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+                logits = output[index] if isinstance(output, tuple) else output
+                heard.append(logits.reshape(-1, logits.shape[-1]))
+
+            return hook
+
+        handles = [module.register_forward_hook(listen(index)) for module, index in self.modules]
+        try:
+            yield heard
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def routing(logits: Sequence[Tensor], row: TreeRow | PlainRow, top_k: int) -> Routing:
+    """How the tokens of a row were routed, given the logits of all routers."""
+    real = torch.from_numpy(_real(row, len(logits[0]))).to(logits[0].device)
+    chosen_E = probs_E = torch.zeros(logits[0].shape[-1], device=real.device)
+    busiest = torch.zeros((), device=real.device)
+    for logits_IE in logits:
+        probs_IE = logits_IE[real].float().softmax(-1)
+        of_layer_E = torch.bincount(probs_IE.topk(top_k).indices.flatten(), minlength=probs_IE.shape[-1]).float()
+        chosen_E, probs_E = chosen_E + of_layer_E, probs_E + probs_IE.sum(0)
+        busiest = busiest + of_layer_E.max() / of_layer_E.sum()
+    rows = len(real) * len(logits)
+    loss = len(chosen_E) * (chosen_E / rows * (probs_E / rows)).sum()
+    return Routing(loss, busiest / len(logits), len(real))
+
+
+def coefficient(decoder: Any, wanted: float | None) -> float:
+    """The weight of the load-balancing loss: what the settings ask for, else what the model's config does."""
+    known = Routers.of(decoder) is not None
+    if wanted and not known:
+        raise InputError(
+            f"router_aux_loss_coef: {type(decoder).__name__} is not a mixture of experts that returns its routers' "
+            "logits, so there is no load-balancing loss; leave the setting out"
+        )
+    if wanted is not None or not known:
+        return wanted or 0.0
+    return float(getattr(decoder.config, "router_aux_loss_coef", None) or 0.0)
+
+
+def _real(row: TreeRow | PlainRow, length: int) -> np.ndarray[Any, Any]:
+    """The numbers of the inputs of a row that are not padding."""
+    if isinstance(row, TreeRow):
+        return np.arange(len(row.tree))
+    # The last input of a call predicts the last token of its answer; padding comes after it.
+    width = length // len(row.tokens_BL)
+    last_B = np.zeros(len(row.tokens_BL), np.int64)
+    np.maximum.at(last_B, row.predictors_M // width, row.predictors_M % width)
+    return np.concatenate([b * width + np.arange(last + 1) for b, last in enumerate(last_B)])

@@ -1,8 +1,10 @@
-"""Load a language model to be trained: from which folder, in which precision, on which device."""
+"""A policy on disk: load a model to be trained, and save an adapter or a whole model as transformers and peft do."""
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,14 +13,18 @@ from typing import TYPE_CHECKING, Any
 from bough.chat.builder import CallBuilder
 from bough.chat.template import load_template
 from bough.errors import InputError
-from bough.files import read_json
+from bough.files import drafting, put_in_place, read_json, write_json
 from bough.models import scikit_learn
 from bough.models.gguf_read import FOLDER as GGUF_FOLDER
-from bough.models.resolve import check_hub, context_length, refuse_pickle
+from bough.models.resolve import check_hub, context_length, load_tokenizer, refuse_pickle
 from bough.models.sizes import load_config, outline
+from bough.terminal.console import no_bars
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
+
+    from bough.policy.policy import Policy
 
 
 RANDOM = re.compile(r"dropout|pdrop|layerdrop|jitter")
@@ -34,7 +40,6 @@ def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, qu
     import torch
 
     from bough.models.resolve import resolve
-    from bough.terminal.console import no_bars
 
     dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
     options = _quantized(dtype, device) if quantize else {}
@@ -150,3 +155,86 @@ def _quantized(dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
         bnb_4bit_compute_dtype=dtype,
     )
     return {"quantization_config": config, "device_map": {"": device}}
+
+
+def save_policy(policy: Policy, tokenizer: Any, folder: Path, weights: dict[str, Tensor] | None = None) -> None:
+    """Writes the actor, or all weights where there is no adapter, and the tokenizer with its chat template.
+
+    `weights` are `policy.weights()`, which all processes of a sharded policy ask for together.
+    """
+    save_weights(policy, folder, policy.weights() if weights is None else weights)
+    tokenizer.save_pretrained(folder)
+
+
+def save_weights(policy: Policy, folder: Path, weights: dict[str, Tensor]) -> None:
+    """Writes the actor, or all weights where there is no adapter, with their config."""
+    from bough.policy.adapters import ACTOR
+
+    if policy.has_adapter:
+        save_adapter(policy.model, ACTOR, folder, weights)
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        with no_bars():
+            policy.model.save_pretrained(folder, state_dict=weights)
+
+
+def save_adapter(model: Any, name: str, folder: Path, weights: dict[str, Tensor]) -> None:
+    """Writes one adapter of a peft model; `weights` are its own, by their names in the model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # Left in place: two threads may write adapters of one model at the same time.
+    model.create_or_update_model_card = _no_card
+    model.save_pretrained(folder, selected_adapters=[name], state_dict=weights)
+    # peft puts an adapter that has a name into a folder of that name.
+    for file in (folder / name).iterdir():
+        file.rename(folder / file.name)
+    shutil.rmtree(folder / name)
+    # peft writes the adapted layers as a set, in another order in each process; equal adapters make equal files.
+    config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    if isinstance(config["target_modules"], list):
+        config["target_modules"].sort()
+    write_json(folder / "adapter_config.json", config)
+
+
+def _no_card(folder: str) -> None:
+    """peft writes an empty model card with each adapter, which takes longer than a small adapter itself."""
+
+
+def merge_adapter(adapter: Path, output: Path, *, base: str | None = None, gguf_type: str | None = None) -> str:
+    """Writes an adapter into its base model, a folder or a .gguf file; returns the name of the base model."""
+    import torch
+
+    from bough.models.gguf_write import write_gguf
+    from bough.policy.adapters import load_actor
+
+    is_gguf = output.suffix == ".gguf"
+    if output.exists():
+        raise InputError(f"{output} exists; give another {'file' if is_gguf else 'folder'}")
+    base = base or base_and_adapter(str(adapter))[0]
+    model = load_model(base, dtype=torch.float32, device=torch.device("cpu"), quantize=False)
+    whole = merged(load_actor(model, adapter))
+    tokenizer = load_tokenizer(str(adapter) if (adapter / "tokenizer.json").is_file() else base)
+    if is_gguf:
+        write_gguf(whole, tokenizer, output, gguf_type or "f16")
+        return base
+    draft = output.with_name(f".{output.name}")
+    with drafting(draft, output), no_bars():
+        whole.save_pretrained(draft)
+        tokenizer.save_pretrained(draft)
+        put_in_place(draft, output)
+    return base
+
+
+def merged(model: Any) -> Any:
+    """The model with its adapter in its weights; InputError where two adapters would go into one weight."""
+    import torch
+
+    from bough.policy.adapters import adapted_layers
+
+    layers = [layer.get_base_layer() for layer in adapted_layers(model) if hasattr(layer, "get_base_layer")]
+    places = [layer.weight.data_ptr() for layer in layers if isinstance(getattr(layer, "weight", None), torch.Tensor)]
+    if len({*places}) < len(places):
+        raise InputError(
+            f"{type(model.get_base_model()).__name__} uses some weights in several layers, each with an adapter of its "
+            "own, so the adapter cannot be merged; use the model with its adapter"
+        )
+    return model.merge_and_unload()

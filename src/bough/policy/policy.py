@@ -23,12 +23,22 @@ from torch import Tensor, nn
 from bough.errors import InputError, first_line
 from bough.files import keep_compiled_code
 from bough.policy.adapters import ACTOR, Lora, adapted_layers, add_actor, decoder_of, has_adapter, load_actor, reference
-from bough.policy.head import Divergences, Head, Predictions, Teacher, check_head, diverge, predict
+from bough.policy.head import (
+    Divergences,
+    Head,
+    Predictions,
+    Routers,
+    Routing,
+    Teacher,
+    check_head,
+    diverge,
+    predict,
+    routing,
+)
 from bough.policy.load import base_and_adapter, load_model
 from bough.policy.probe import probe as probe_model
 from bough.policy.processes import gather, is_sharded, most, shard
 from bough.policy.recorded import RecordedReads, padded, uses_dropout
-from bough.policy.routing import Routers, Routing, routing
 from bough.trees.attend import block_mask, dense_mask, flex_tree_attention, sdpa_tree_attention
 from bough.trees.build import CallTokens, TokenTree, to_device
 from bough.trees.mixers import (
@@ -60,13 +70,12 @@ class Policy(nn.Module):
     the layers are compiled: a minute once, then a step is faster.
     `device` is where it will compute, if its weights are elsewhere until they are sharded.
     Without `probe`, nothing is compared with the model's own forward pass first.
-    All its log-probabilities and entropies are of the logits divided by `temperature`; if it is
-    None, by the temperature that each call was sampled at. With a `teacher`, answers also say how
-    far each token's distribution is from the teacher's.
+    All its log-probabilities and entropies are of the logits divided by `temperature`. With a
+    `teacher`, answers also say how far each token's distribution is from the teacher's.
     """
 
     sharded = False
-    temperature: float | None = 1.0
+    temperature = 1.0
     teacher: Teacher | None = None
     router_coefficient = 0.0  # weight of the routers' load-balancing loss in training
 
@@ -245,21 +254,14 @@ class Policy(nn.Module):
     ) -> list[TreeRow] | list[PlainRow]:
         """What to compute together, at most `budget` tokens a row. Calls that answered nothing are in no row."""
         rows: list[TreeRow] | list[PlainRow]
-        temperatures = self._temperatures(calls)
         if share and self.obstacle is None:
-            rows = tree_rows(calls, budget, temperatures)
+            rows = tree_rows(calls, budget)
         elif share and self.together:
-            rows = plain_rows(calls, budget, temperatures)
+            rows = plain_rows(calls, budget)
         else:
-            rows = [plain_row(calls, [c], temperatures) for c, call in enumerate(calls) if len(call.completion_ids)]
+            rows = [plain_row(calls, [c]) for c, call in enumerate(calls) if len(call.completion_ids)]
         self.check_ids(rows)
         return rows
-
-    def _temperatures(self, calls: Sequence[CallTokens]) -> list[float] | None:
-        """Of each call its own; None if all have the policy's."""
-        if self.temperature is not None:
-            return None
-        return [call.sampled_at if isinstance(call, Call) else 1.0 for call in calls]
 
     def forward(self, row: TreeRow | PlainRow) -> Answers:
         """Compute one row; without compiled layers from now on, if those turn out not to work."""
@@ -277,13 +279,14 @@ class Policy(nn.Module):
         teacher = self.teacher
         teacher_ME = teacher.hidden(row) if teacher is not None else None
         predictions: Predictions | Divergences
-        with self._autocasting(), self._listening() as router_logits:
+        listening: AbstractContextManager[list[Tensor]] = nullcontext([])
+        if self.routers:
+            listening = self.routers.listening()
+        with self._autocasting(), listening as router_logits:
             hidden_MD, targets_M = self.predictors(row), self.row_reader.tensor(row.targets_M)
             if teacher is None or teacher_ME is None:
-                own = None if row.temperature_M is None else self.row_reader.tensor(row.temperature_M)
-                predictions = predict(hidden_MD, targets_M, self.head, own)
+                predictions = predict(hidden_MD, targets_M, self.head)
             else:
-                assert self.temperature is not None, "a teacher and its student have one temperature"
                 other = replace(teacher.policy.head, temperature=self.temperature)
                 predictions = diverge(hidden_MD, targets_M, self.head, teacher_ME, other, teacher.beta)
         index_N = self.row_reader.tensor(row.index_N)
@@ -293,14 +296,10 @@ class Policy(nn.Module):
         routed = routing(router_logits, row, self.routers.top_k) if self.routers else None
         return Answers(logprobs, entropies, greedy, routed, *divergences)
 
-    def _listening(self) -> AbstractContextManager[list[Tensor]]:
-        """Collects the logits of the routers, if there are any."""
-        return self.routers.listening() if self.routers else nullcontext([])
-
     @property
     def head(self) -> Head:
-        """The output layer, at the policy's temperature if it has one for all calls."""
-        return Head.of(self.base, self.temperature or 1.0)
+        """The output layer, at the policy's temperature."""
+        return Head.of(self.base, self.temperature)
 
     def predictors(self, row: TreeRow | PlainRow) -> Tensor:
         """The hidden states [M, D] that predict the targets of a row."""

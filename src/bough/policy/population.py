@@ -23,9 +23,9 @@ from torch.nn import functional
 from bough.errors import InputError
 from bough.policy.adapters import ACTOR, AdapterWeights, Lora, adapted_layers, add_actor, has_adapter, load_named
 from bough.policy.head import Predictions, predict
+from bough.policy.load import save_adapter
 from bough.policy.policy import BUDGET, Answers, Policy
 from bough.policy.recorded import padded
-from bough.policy.save import save_adapter
 from bough.trees.build import CallTokens
 from bough.trees.pack import Joined, PlainRow, TreeRow, join, shared_lines, shared_trees
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -24,13 +23,6 @@ from bough.trees.pack import PlainRow, TreeRow
 from bough.types import Call
 
 log = logging.getLogger(__name__)
-
-
-class ReferenceLogprobs(Protocol):
-    """Gives log-probabilities that the policy's are compared with."""
-
-    def of(self, rows: Sequence[TreeRow | PlainRow], calls: Sequence[Call]) -> list[list[Tensor]]:
-        """For each row one tensor for each of its calls, in the row's order, without gradient."""
 
 
 class Reference:
@@ -68,8 +60,7 @@ class Reference:
         one here has been trained and contains nothing that has not.
         """
         processes = Processes()
-        temperature = self.policy.temperature or [call.sampled_at for call in calls]
-        path = cache / f"reference-{_digest(calls, f'{name}|{temperature}')}.safetensors"
+        path = cache / f"reference-{_digest(calls, f'{name}|{self.policy.temperature}')}.safetensors"
         values = _read(path, sum(len(call.completion_ids) for call in calls))
         if processes.sum(values is not None) < processes.count:
             policy = start() if start else self.policy

@@ -174,14 +174,14 @@ def _sources(subject: Subject, base: BaseModel, config: CardConfig) -> str:
 
 # Settings that are always shown; others are shown if they were changed.
 SHOWN = (
-    "learning_rate", "lr_scheduler", "warmup_ratio", "batch_size", "gradient_accumulation_steps", "weight_decay",
+    "learning_rate", "lr_scheduler", "warmup_ratio", "batch_size", "weight_decay",
     "max_grad_norm", "max_length", "seed", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "loss_type",
     "beta", "clip_low", "clip_high", "kl_coef", "averaging", "group_size", "temperature",
 )  # fmt: skip
 # Shown elsewhere on the card, or without effect on the result.
 HIDDEN = {
     "model", "adapter", "train_file", "eval_file", "task_file", "chat_template", "output_dir", "resume", "overwrite",
-    "reset_file", "logging_steps", "save_steps", "save_total_limit", "report_to", "wandb_project",
+    "logging_steps", "save_steps", "save_total_limit", "report_to", "wandb_project",
     "token_budget", "concurrency", "retries", "num_epochs",
     "max_steps", "format", "on_error", "compile", "share", "attention",
 }  # fmt: skip

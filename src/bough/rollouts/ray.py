@@ -23,7 +23,6 @@ from bough.terminal import console
 INSTALL = "pip install 'bough[ray]'"
 # A head node that does not answer for this long is not there; Ray itself would wait for minutes.
 REACH_S = 3.0
-UNIMPLEMENTED = 12  # gRPC's code for a server that has other services than the one asked for
 LOOPBACK = ("127.0.0.1:", "[::1]:")
 # What makes Ray listen on the loopback address. It is meant for systems with a firewall that asks the user.
 CLUSTERS_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
@@ -99,7 +98,7 @@ def _connect(ray: Any, address: str) -> None:
     named = os.environ.get("RAY_ADDRESS", "") if address == AUTO else address
     try:
         if ADDRESS.fullmatch(named):
-            _reach(ray, named)
+            _reach(named)
         if named:
             ray.init(address=address, **quiet)
         elif (found := _cluster_here(ray)) is not None:
@@ -123,10 +122,10 @@ def _connect(ray: Any, address: str) -> None:
 
 
 def check_address(address: str) -> None:
-    """BoughError unless a Ray cluster answers at the address; `auto` is not checked."""
+    """BoughError unless something listens at the address; `auto` is not checked."""
     if ADDRESS.fullmatch(address):
         try:
-            _reach(import_ray(), address)
+            _reach(address)
         except ConnectionError as error:
             raise _no_answer(address, address, error) from error
 
@@ -134,7 +133,8 @@ def check_address(address: str) -> None:
 def _no_answer(address: str, named: str, error: Exception) -> BoughError:
     return BoughError(
         f"--cluster {address}: the Ray cluster at {named} does not answer; check that `ray status` "
-        f"works on this machine{_token_hint()} ({_first_line(error)})"
+        "works on this machine, with the head node's RAY_AUTH_MODE and ~/.ray/auth_token if the cluster asks for a "
+        f"token ({_first_line(error)})"
     )
 
 
@@ -180,37 +180,13 @@ def _check_same(address: str, connected_to: str) -> None:
         )
 
 
-def _reach(ray: Any, address: str) -> None:
-    """ConnectionError unless the head node of a Ray cluster answers at an address HOST:PORT.
-
-    In a thread: looking up a name and Ray's own question have no time limit that could be set.
-    """
+def _reach(address: str) -> None:
+    """ConnectionError unless something listens at an address HOST:PORT."""
     host, _, port = address.rpartition(":")
-    problems: list[str] = []
-
-    def ask() -> None:
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
-        except (OSError, OverflowError) as error:
-            problems.append(f"nothing listens there: {error}")
-            return
-        try:
-            ray._raylet.GcsClient(address=address)
-        except Exception as error:  # all but this one, such as a missing token, is said better on connecting
-            if getattr(error, "rpc_code", None) == UNIMPLEMENTED:
-                problems.append("what listens there is not the head node of a Ray cluster")
-
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(REACH_S)
-    if problems or asking.is_alive():
-        raise ConnectionError(problems[0] if problems else f"no answer in {REACH_S:g} s")
-
-
-def _token_hint() -> str:
-    if os.environ.get("RAY_AUTH_MODE") == "token":
-        return "; the token in ~/.ray/auth_token must be that of the head node"
-    return "; if the cluster asks for a token, set RAY_AUTH_MODE=token"
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(f"nothing listens there: {error}") from None
 
 
 def num_cpus() -> int:

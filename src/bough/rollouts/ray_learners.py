@@ -108,23 +108,18 @@ def train_with_learners(config: C, cluster: OnlineClusterConfig, train: Callable
         interrupts = Interrupts()
         with tempfile.TemporaryDirectory(prefix="bough-learners-") as scratch:
             failure = followed(ray, relay, Fit(plan, assignment, scratch), cluster.timeout_s, interrupts)
-        outcomes, places = ray.get(relay.ended.remote())
+        outcomes = ray.get(relay.ended.remote())
         ray.kill(relay)
-    return result(plan.count, outcomes, places, failure, interrupted=interrupts.requested)
+    return result(plan.count, outcomes, failure, interrupted=interrupts.requested)
 
 
 def result(
-    count: int,
-    outcomes: Mapping[int, bytes],
-    places: Mapping[int, str],
-    failure: BaseException | None,
-    *,
-    interrupted: bool = False,
+    count: int, outcomes: Mapping[int, bytes], failure: BaseException | None, *, interrupted: bool = False
 ) -> Trained:
     """What the first learner returned; or raises the error that ended the run, StoppedError if it was `interrupted`.
 
-    `outcomes` are the packed results or errors by rank: a learner that died has none. `places`
-    says where each learner was, and `failure` is what Ray Train raised.
+    `outcomes` are the packed results or errors by rank: a learner that died has none. `failure` is what Ray Train
+    raised.
     """
     found = {rank: pickle.loads(outcome) for rank, outcome in sorted(outcomes.items())}  # noqa: S301  our learners'
     errors = {rank: error for rank, (_, error) in found.items() if error is not None}
@@ -141,8 +136,7 @@ def result(
     silent = [rank for rank in range(count) if rank not in found]
     for rank in [rank for rank in silent if rank in failed] or ([] if errors else silent):
         why = f" ({_first_line(failed[rank])})" if rank in failed else ""
-        place = f" on {places[rank]}" if rank in places else ""
-        raise BoughError(f"learner {rank + 1} of {count}{place} has died{why}; --resume continues the run")
+        raise BoughError(f"learner {rank + 1} of {count} has died{why}; --resume continues the run")
     for rank, error in errors.items():
         raise BoughError(f"learner {rank + 1} of {count} failed: {error}; --resume continues the run") from error
     raise BoughError(f"Ray Train could not run the learners: {_first_line(failure)}") from failure
@@ -192,25 +186,22 @@ def followed(ray: Any, relay: Any, fit: Fit, timeout_s: float, interrupts: Inter
             fit.start()
             while fit.is_alive():
                 fit.join(POLL_S)
-                _show(ray.get(relay.read.remote()))
-                if (interrupts.requested or time.monotonic() > deadline) and not ray.get(relay.actors.remote()):
-                    if interrupts.requested:
-                        raise KeyboardInterrupt
+                texts, actors = ray.get(relay.read.remote())
+                for stream, text in texts:
+                    file = sys.stdout if stream == "stdout" else sys.stderr
+                    file.write(text)
+                    file.flush()
+                if interrupts.requested and not actors:
+                    raise KeyboardInterrupt
+                if time.monotonic() > deadline and not actors:
                     wait = f"no learner could start in {timeout_s:g} s"
                     raise ClusterLostError(f"{wait}; `ray status` shows what is in use")
     except BaseException:
-        for actor in ray.get(relay.actors.remote()):
+        for actor in ray.get(relay.read.remote())[1]:
             ray.kill(actor)
         fit.join(PATIENCE_S)
         raise
     return fit.failure
-
-
-def _show(texts: list[tuple[str, str]]) -> None:
-    for stream, text in texts:
-        file = sys.stdout if stream == "stdout" else sys.stderr
-        file.write(text)
-        file.flush()
 
 
 def learn(given: dict[str, Assignment[Any]]) -> None:
@@ -218,7 +209,7 @@ def learn(given: dict[str, Assignment[Any]]) -> None:
     ray, assignment = import_ray(), given["assignment"]
     rank, relay = ray.train.get_context().get_world_rank(), assignment.relay
     runtime = ray.get_runtime_context()
-    ray.get(relay.join.remote(rank, _place(ray, runtime.get_node_id()), runtime.current_actor))
+    ray.get(relay.join.remote(runtime.current_actor))
     try:
         assignment.surroundings.enter()
         check_disk(assignment.token)
@@ -270,17 +261,11 @@ def _printing(relay: Any, rank: int) -> Iterator[None]:
             stream.flush()
 
 
-def _place(ray: Any, node_id: str) -> str:
-    """The address of a node."""
-    found = [node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == node_id]
-    return f"node {found[0]}" if found else f"node {node_id}"
-
-
 def _first_line(error: BaseException | None) -> str:
     return str(error).strip().partition("\n")[0] if error is not None else "unknown error"
 
 
-# What learners tell the driver (prints, places, how each ended) and what it tells them: when to stop.
+# What learners tell the driver (prints, how each ended) and what it tells them: when to stop.
 
 
 class Relay:
@@ -288,14 +273,12 @@ class Relay:
 
     def __init__(self) -> None:
         self._texts: list[tuple[str, str]] = []
-        self._places: dict[int, str] = {}
         self._actors: list[Any] = []
         self._outcomes: dict[int, bytes] = {}
         self._stopping = False
 
-    def join(self, rank: int, place: str, actor: Any) -> None:
+    def join(self, actor: Any) -> None:
         """A learner has begun."""
-        self._places[rank] = place
         self._actors.append(actor)
 
     def write(self, stream: str, text: str) -> None:
@@ -314,18 +297,14 @@ class Relay:
         """Whether the learners are asked to stop."""
         return self._stopping
 
-    def read(self) -> list[tuple[str, str]]:
-        """What was printed since the last time."""
+    def read(self) -> tuple[list[tuple[str, str]], list[Any]]:
+        """What was printed since the last time, and the learners, as far as they have begun."""
         texts, self._texts = self._texts, []
-        return texts
+        return texts, self._actors
 
-    def actors(self) -> list[Any]:
-        """The learners, as far as they have begun."""
-        return self._actors
-
-    def ended(self) -> tuple[dict[int, bytes], dict[int, str]]:
-        """The outcomes and the places of the learners by rank."""
-        return self._outcomes, self._places
+    def ended(self) -> dict[int, bytes]:
+        """The outcomes of the learners by rank."""
+        return self._outcomes
 
 
 class RelayStream(io.TextIOBase):

@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -354,8 +354,6 @@ def launcher(
 # A worker that is lost is replaced when the cluster has room. The new one has nothing of what the lost one had in
 # memory: the caller gives its work to the workers that are left.
 
-ACTOR_POLL_S = 0.5
-
 
 class Actors:
     """The workers of a pool, which gets an event loop in a thread of its own."""
@@ -381,20 +379,15 @@ class Actors:
         """The result of a method on any worker. WorkerLostError where that died."""
         return self._loop.run(self._pool.do(method, *given))
 
-    def gather(
-        self, started: Mapping[ReadyWorker, Future[Any]], each: Callable[[], None] = lambda: None
-    ) -> dict[ReadyWorker, Any]:
-        """The results of calls by their workers; those of lost workers are missing. `each` is called while waiting.
+    def gather(self, started: Mapping[ReadyWorker, Future[Any]]) -> dict[ReadyWorker, Any]:
+        """The results of calls by their workers; those of lost workers are missing.
 
         An error that an object raised is raised here.
         """
-        found, waiting = {}, dict(started)
-        while waiting:
-            done, _ = wait(waiting.values(), timeout=ACTOR_POLL_S)
-            for worker in [worker for worker, one in waiting.items() if one in done]:
-                with suppress(WorkerLostError):
-                    found[worker] = waiting.pop(worker).result()
-            each()
+        found = {}
+        for worker, one in started.items():
+            with suppress(WorkerLostError):
+                found[worker] = one.result()
         return found
 
     async def result(self, started: Future[Any]) -> Any:

@@ -8,10 +8,9 @@ with the newest one, as any other episode that is handed out then.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -44,34 +43,24 @@ class Offer:
     stored: Any
 
 
-class ObjectStore(Protocol):
-    """Where weights are put; what it returns is passed on to those who get them."""
-
-    def put(self, value: Any) -> Any: ...
-
-    def get(self, stored: Any) -> Any: ...
-
-
 class RayStore:
-    """Ray's object store. An object is freed when no process refers to it any more."""
+    """Ray's object store. An object is freed when no process refers to it any more. Errors of Ray are EngineErrors."""
 
     def put(self, value: Any) -> Any:
-        with _in_words("stored"):
+        try:
             return import_ray().put(value)
+        except import_ray().exceptions.RayError as error:
+            raise self._failed("stored", error) from error
 
     def get(self, stored: Any) -> Any:
-        with _in_words("fetched"):
+        try:
             return import_ray().get(stored, timeout=FETCH_TIMEOUT_S)
+        except import_ray().exceptions.RayError as error:
+            raise self._failed("fetched", error) from error
 
-
-@contextmanager
-def _in_words(done: str) -> Iterator[None]:
-    """Errors of Ray as an EngineError."""
-    try:
-        yield
-    except import_ray().exceptions.RayError as error:
+    def _failed(self, done: str, error: Exception) -> EngineError:
         first = str(error).strip().partition("\n")[0]
-        raise EngineError(f"the weights cannot be {done}: {type(error).__name__}: {first}") from error
+        return EngineError(f"the weights cannot be {done}: {type(error).__name__}: {first}")
 
 
 class PackedTensor(NamedTuple):
@@ -85,7 +74,7 @@ class PackedTensor(NamedTuple):
 class Publisher:
     """The trainer's side: the newest `keep` versions."""
 
-    def __init__(self, keep: int, store: ObjectStore | None = None) -> None:
+    def __init__(self, keep: int, store: RayStore | None = None) -> None:
         self._keep, self._store = keep, RayStore() if store is None else store
         self._offers: list[Offer] = []
         self._number = 0
@@ -113,7 +102,7 @@ class Publisher:
 class Subscriber:
     """A worker's side: what it has heard of."""
 
-    def __init__(self, store: ObjectStore | None = None) -> None:
+    def __init__(self, store: RayStore | None = None) -> None:
         self._store = RayStore() if store is None else store
         self._offers: dict[int, Offer] = {}
 
@@ -164,18 +153,13 @@ def copy_weights(weights: Mapping[str, Tensor], policy: Policy) -> None:
 
 def pack(weights: Mapping[str, Tensor]) -> dict[str, PackedTensor]:
     """Tensors on the CPU as arrays."""
-    return {name: PackedTensor(_bits(weight), tuple(weight.shape), weight.dtype) for name, weight in weights.items()}
+    packed = {}
+    for name, weight in weights.items():
+        bits = weight.contiguous().view(-1).view(INTEGERS[weight.element_size()]).numpy()
+        packed[name] = PackedTensor(bits, tuple(weight.shape), weight.dtype)
+    return packed
 
 
 def unpack(packed: Mapping[str, PackedTensor]) -> dict[str, Tensor]:
     """Copies: the arrays may be shared with other processes, and must not be written to."""
-    return {name: _tensor(one) for name, one in packed.items()}
-
-
-def _bits(weight: Tensor) -> np.ndarray[Any, Any]:
-    bits: np.ndarray[Any, Any] = weight.contiguous().view(-1).view(INTEGERS[weight.element_size()]).numpy()
-    return bits
-
-
-def _tensor(packed: PackedTensor) -> Tensor:
-    return torch.from_numpy(packed.bits.copy()).view(packed.dtype).view(packed.shape)
+    return {name: torch.from_numpy(one.bits.copy()).view(one.dtype).view(one.shape) for name, one in packed.items()}

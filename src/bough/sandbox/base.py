@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from bough.errors import BoughError, InputError
 
@@ -66,37 +66,3 @@ class Result:
     @property
     def ok(self) -> bool:
         return self.error is None and self.killed is None and not self.timed_out
-
-
-class Session(Protocol):
-    """Cells that share their names. Use it with `async with`.
-
-    Between two cells every process of the session is paused; it continues with the next cell.
-    """
-
-    async def __aenter__(self) -> Session: ...
-
-    async def __aexit__(self, *_: object) -> None: ...
-
-    async def run(self, code: str, *, timeout_s: float | None = None, answer: Answer | None = None) -> Result:
-        """Runs a cell. After `killed`, the next cell starts with no names.
-
-        If a session used too much memory between two cells, the second is not run and its
-        result has `killed`.
-
-        With `answer` the cell has a function `ask`, which passes a text to `answer` and
-        returns its reply.
-        """
-
-
-class ProgramRunner(Protocol):
-    """Something that runs programs."""
-
-    async def run(self, code: str, *, timeout_s: float | None = None, answer: Answer | None = None) -> Result:
-        """Runs a program in a process of its own, which can `ask` as a session's cells can."""
-
-    def session(self) -> Session:
-        """A fresh session."""
-
-    async def close(self) -> None:
-        """Ends everything."""

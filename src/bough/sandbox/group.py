@@ -44,32 +44,21 @@ class ControlGroup:
         with contextlib.suppress(OSError):
             (self.folder / "cgroup.kill").write_text("1")
         deadline = time.monotonic() + REMOVE_S
-        while not self._removed() and time.monotonic() < deadline:
-            time.sleep(0.01)
-
-    def _removed(self) -> bool:
-        try:
-            self.folder.rmdir()
-        except FileNotFoundError:
-            return True
-        except OSError:  # a process is still in it
-            return False
-        return True
+        while self.folder.exists() and time.monotonic() < deadline:
+            try:
+                self.folder.rmdir()
+            except OSError:  # a process is still in it
+                time.sleep(0.01)
 
 
 def make(limits: SandboxLimits, own_mb: float) -> ControlGroup | None:
     """A group for one sandbox, whose keeper uses `own_mb` itself; None where groups are not available."""
-    above = _place(os.geteuid())
+    above = place(os.geteuid())
     return None if above is None else _make(above, limits, own_mb)
 
 
-def available() -> bool:
-    """Whether sandboxes get a group here."""
-    return _place(os.geteuid()) is not None
-
-
 @cache
-def _place(user: int) -> Path | None:  # noqa: ARG001  another user, another answer
+def place(user: int) -> Path | None:  # noqa: ARG001  another user, another answer
     """The group to make others in, after a trial that a command can enter one."""
     above = find()
     if above is None:
@@ -98,13 +87,17 @@ def find() -> Path | None:
     try:
         (own,) = [line[3:] for line in OWN.read_text().splitlines() if line.startswith("0::")]
         here = ROOT / own.strip("/")
-        while not (here.is_dir() and _hands_on(here)):
-            if here == ROOT or _bounded(here):
+        while True:
+            controllers = (here / "cgroup.subtree_control").read_text().split() if here.is_dir() else ()
+            writable = os.access(here, os.W_OK) and os.access(here / "cgroup.procs", os.W_OK)
+            if writable and NEEDED.issubset(controllers):
+                return here
+            limits = [(here / name).read_text().split() for name in BOUNDS if (here / name).exists()]
+            if here == ROOT or any(limit and limit[0] != "max" for limit in limits):
                 return None
             here = here.parent
     except (OSError, ValueError):
         return None
-    return here
 
 
 def _make(above: Path, limits: SandboxLimits, own_mb: float) -> ControlGroup | None:
@@ -121,13 +114,3 @@ def _make(above: Path, limits: SandboxLimits, own_mb: float) -> ControlGroup | N
         group.remove()
         return None
     return group
-
-
-def _hands_on(folder: Path) -> bool:
-    controllers = set((folder / "cgroup.subtree_control").read_text().split())
-    return controllers >= NEEDED and os.access(folder, os.W_OK) and os.access(folder / "cgroup.procs", os.W_OK)
-
-
-def _bounded(folder: Path) -> bool:
-    values = [(folder / name).read_text().split() for name in BOUNDS if (folder / name).exists()]
-    return any(value and value[0] != "max" for value in values)

@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -41,7 +41,8 @@ def command(
     `folder` is an empty folder to mount on or to work in. `hidden` packages are not visible
     inside, except without isolation. `packages` are folders on the host to import from.
     """
-    shown = view().showing(packages)
+    places = {path: f"{PROGRAM}/packages/{number}" for number, path in enumerate(packages)}
+    shown = replace(view(), views=view().views | places, packages=[*view().packages, *packages])
     settings: dict[str, Any] = asdict(limits) | {
         "alone": isolation != "none",
         "scratch": SCRATCH[0],
@@ -55,8 +56,10 @@ def command(
         settings |= {"scratch": folder, "wipe": [folder], "packages": shown.packages, "hide": shown.hide}
         return [shown.python, *boot("keeper", SOURCE), json.dumps(settings)], ENVIRONMENT | {"HOME": folder}
     bubblewrap = shutil.which("bwrap") or "bwrap"
-    if isolation == "bubblewrap" and (os.geteuid() == 0 or not _set_uid(bubblewrap)):
-        settings["remount"] = list(SCRATCH)  # bubblewrap itself can limit the bytes in a folder, but not the files
+    # Bubblewrap itself can limit the bytes in a folder, but not the files. Set-uid, it passes no capability on.
+    set_uid = Path(bubblewrap).is_file() and Path(bubblewrap).stat().st_mode & stat.S_ISUID
+    if isolation == "bubblewrap" and (os.geteuid() == 0 or not set_uid):
+        settings["remount"] = list(SCRATCH)
     keeper = [shown.inside(shown.python), *boot("keeper", PROGRAM), json.dumps(settings)]
     if isolation == "bubblewrap":
         options = _bubblewrap(shown, limits, covered(hidden), remounts=bool(settings["remount"]))
@@ -98,14 +101,6 @@ def _bubblewrap(shown: SandboxView, limits: SandboxLimits, hidden: list[str], *,
     for folder in SCRATCH:
         options += ["--perms", "1777", "--size", str(limits.disk_mb << 20), "--tmpfs", folder]
     return [*options, "--remount-ro", "/", "--chdir", "/"]
-
-
-def _set_uid(program: str) -> bool:
-    """Whether a program is set-uid: then bubblewrap passes no capability on."""
-    try:
-        return bool(Path(program).stat().st_mode & stat.S_ISUID)
-    except OSError:
-        return False
 
 
 def check_platform() -> None:

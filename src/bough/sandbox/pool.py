@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 from typing import Self
 
 from bough import event_loop
 from bough.sandbox.base import Answer, Result, SandboxLimits
-from bough.sandbox.isolation import Isolation, choose
+from bough.sandbox.isolation import Isolation, choose, command
 from bough.sandbox.worker import SandboxWorker
 
 LEAST_SESSIONS, SESSIONS_PER_CORE = 4, 16
+OWN_MB, WARM_MB = 64.0, 256.0  # what a keeper itself may use, and its warm-up
 
 
 class Sandbox:
@@ -48,23 +50,27 @@ class Sandbox:
         memory_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
         fitting = min(memory_mb // self.limits.memory_mb, SESSIONS_PER_CORE * cores)
         self.sessions = sessions or max(LEAST_SESSIONS, fitting)
-        self.warm_up, self.hidden, self.packages = warm_up, hidden, packages
+        self.warm_up = warm_up
+        self._command = partial(command, self.isolation, self.limits, warm_up=warm_up, hidden=hidden, packages=packages)
         self._idle: list[SandboxWorker] = []
         self._busy: set[SandboxWorker] = set()
         self._turns, self._places = asyncio.Semaphore(self.workers), asyncio.Semaphore(self.sessions)
         self._closed = False
 
     async def run(self, code: str, *, timeout_s: float | None = None, answer: Answer | None = None) -> Result:
-        """Runs a program in a process of its own."""
+        """Runs a program in a process of its own.
+
+        With `answer` it has a function `ask`, which passes a text to `answer` and returns its reply.
+        """
         worker = await self._take(self._turns)
         try:
             return await worker.run(code, timeout_s=timeout_s, answer=answer)
         finally:
             self._give_back(worker, self._turns)
 
-    def session(self) -> LocalSession:
+    def session(self) -> Session:
         """A notebook: names persist between its cells."""
-        return LocalSession(self)
+        return Session(self)
 
     async def place(self) -> SandboxWorker:
         """A worker for a session; `leave` gives it back."""
@@ -87,7 +93,7 @@ class Sandbox:
                 worker = self._idle.pop()
                 self._busy.add(worker)
                 return worker
-            worker = SandboxWorker(self.isolation, self.limits, self.warm_up, self.hidden, self.packages)
+            worker = SandboxWorker(self.isolation, self.limits, self._command, OWN_MB + WARM_MB * bool(self.warm_up))
             self._busy.add(worker)
             try:
                 await worker.start()
@@ -112,15 +118,22 @@ class Sandbox:
         await self.close()
 
 
-class LocalSession:
-    """A session with a worker of its own from its first cell until it is closed."""
+class Session:
+    """Cells that share their names, with a worker of their own until the session is closed.
+
+    Between two cells every process of the session is paused; it continues with the next cell.
+    """
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
         self._worker: SandboxWorker | None = None
 
     async def run(self, code: str, *, timeout_s: float | None = None, answer: Answer | None = None) -> Result:
-        """Runs a cell. After one that was killed, the next starts with no names."""
+        """Runs a cell. After one that was killed, the next starts with no names.
+
+        If a session used too much memory between two cells, the second is not run and its
+        result has `killed`.
+        """
         worker = await self._have_worker()
         try:
             return await worker.run(code, timeout_s=timeout_s, keep=True, answer=answer)

@@ -6,7 +6,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -45,11 +45,6 @@ class SandboxView:
     packages: list[str]
     hide: dict[str, str]
     environment: dict[str, str]
-
-    def showing(self, packages: tuple[str, ...]) -> SandboxView:
-        """The view with further folders of Python packages in it, read-only like the others."""
-        places = {path: f"{PROGRAM}/packages/{number}" for number, path in enumerate(packages)}
-        return replace(self, views=self.views | places, packages=[*self.packages, *packages])
 
     def inside(self, path: str) -> str:
         """The path inside the sandbox of a visible host path."""

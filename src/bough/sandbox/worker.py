@@ -10,12 +10,13 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from typing import Any
 
 from bough.sandbox import group
 from bough.sandbox.base import Answer, BrokenError, Result, SandboxError, SandboxLimits
 from bough.sandbox.inside import frames, kernel
-from bough.sandbox.isolation import Isolation, command
+from bough.sandbox.isolation import Isolation
 
 START_S = 120.0  # a keeper may have large packages to load first
 GRACE_S = 20.0  # a keeper enforces time limits itself; one that is this late is broken
@@ -31,12 +32,11 @@ class SandboxWorker:
         self,
         isolation: Isolation,
         limits: SandboxLimits,
-        warm_up: str = "",
-        hidden: tuple[str, ...] = (),
-        packages: tuple[str, ...] = (),
+        command: Callable[[str], tuple[list[str], dict[str, str]]],
+        own_mb: float,
     ) -> None:
-        self.isolation, self.limits, self.warm_up = isolation, limits, warm_up
-        self.hidden, self.packages = hidden, packages
+        """`command` gives the command that starts the keeper in a folder, which itself may use `own_mb`."""
+        self.isolation, self.limits, self.command, self.own_mb = isolation, limits, command, own_mb
         self.clean = True
         self._overfull = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -49,10 +49,8 @@ class SandboxWorker:
         """Starts the keeper and waits until it is ready."""
         # Removed at the latest when this process ends.
         self._folder = tempfile.TemporaryDirectory(prefix="bough-", ignore_cleanup_errors=True)
-        start, environment = command(
-            self.isolation, self.limits, self._folder.name, self.warm_up, self.hidden, self.packages
-        )
-        self._group = group.make(self.limits, self._own_mb())
+        start, environment = self.command(self._folder.name)
+        self._group = group.make(self.limits, self.own_mb)
         if self._group is not None:
             start = self._group.command(start)
         ours, theirs = socket.socketpair()
@@ -167,7 +165,11 @@ class SandboxWorker:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._busy.wait(), WATCH_S if told else IDLE_WATCH_S)
             await asyncio.sleep(WATCH_S)
-            if self._held_mb() <= self.limits.memory_mb + self._own_mb():
+            below = kernel.descendants(self._process.pid) if self._process else []
+            used_mb = kernel.memory_mb(below)
+            if below and self.isolation != "none":
+                used_mb += kernel.sockets_mb(below[0])
+            if used_mb <= self.limits.memory_mb + self.own_mb:
                 told = 0.0
             elif not told:
                 told = time.monotonic()
@@ -175,16 +177,6 @@ class SandboxWorker:
             elif time.monotonic() - told > OBEY_S:
                 self._overfull = True
                 self.kill()
-
-    def _held_mb(self) -> float:
-        """The memory of all processes in the sandbox, and of the data in their sockets."""
-        below = kernel.descendants(self._process.pid) if self._process else []
-        sockets_mb = kernel.sockets_mb(below[0]) if below and self.isolation != "none" else 0.0
-        return kernel.memory_mb(below) + sockets_mb
-
-    def _own_mb(self) -> float:
-        """The memory that a keeper itself may use, its warm-up included."""
-        return 64.0 + 256.0 * bool(self.warm_up)
 
     def _result(self, answer: dict[str, Any]) -> Result:
         try:

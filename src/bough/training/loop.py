@@ -24,7 +24,7 @@ from bough.files import drafting, put_in_place
 from bough.ledger import Mean, plural
 from bough.policy.policy import Policy
 from bough.policy.processes import Processes
-from bough.policy.reference import Reference, ReferenceLogprobs
+from bough.policy.reference import Reference
 from bough.training import checkpoint
 from bough.training.checkpoint import CheckpointWriter, Counters, snapshot
 from bough.training.method import Example, Method
@@ -56,15 +56,13 @@ class Trainer:
         held_out: Sequence[Example] = (),
         processes: Processes | None = None,
         report: Callable[[Values], None] = lambda _: None,
-        reference: ReferenceLogprobs | None = None,
         interrupts: Interrupts | None = None,
     ) -> None:
         self.policy, self.method, self.source, self.held_out = policy, method, source, held_out
         self.config, self.run, self.save, self.report = config, run, save, report
         self.processes = processes or Processes()
         self.reference = Reference(policy) if method.needs_reference else None
-        known = reference or self.reference
-        self.gradients = BatchGradients(policy, method, known, self.processes, share=config.machine.share)
+        self.gradients = BatchGradients(policy, method, self.reference, self.processes, share=config.machine.share)
         if config.machine.cuda_graphs:
             policy.row_reader.record()
         self.updater = Updater(policy, config)
@@ -180,7 +178,7 @@ class Trainer:
         self.counters.tokens_trained += trained
         self.counters.tokens_computed += computed
         self.counters.tokens_raw += raw
-        self._count_success(metrics)
+        self.counters.levels = list(self.source.levels)
         seconds = time.perf_counter() - begin
         values: Values = {
             "step": self.counters.step,
@@ -235,16 +233,6 @@ class Trainer:
         values |= {f"eval_{name}": mean.value for name, mean in metrics.items()}
         self.report(values)
         return values
-
-    def _count_success(self, metrics: dict[str, Mean]) -> None:
-        """Adds up the success of the epoch; when it ends, the source gets the mean."""
-        success = metrics.get("accuracy", metrics["token_accuracy"])
-        self.counters.success_total += float(success.total)
-        self.counters.success_count += float(success.count)
-        if self.source.ends_epoch(self.counters.step - 1):
-            self.source.end_epoch(self.counters.success_total / max(1.0, self.counters.success_count))
-            self.counters.success_total = self.counters.success_count = 0.0
-        self.counters.levels = self.source.levels
 
     def _due(self, every: int) -> bool:
         return self.counters.step % every == 0 or self.counters.step == len(self.source)

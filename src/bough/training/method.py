@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
-from bough.data.base import Sample
+from bough.data.base import Sample, digest
 from bough.errors import RowError
 from bough.ledger import Ledger, Mean
-from bough.types import Call, Message, Turn
+from bough.types import Call, Message, Turn, split_conversation
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,6 +48,28 @@ class Example:
     @property
     def num_trained(self) -> int:
         return sum(len(call.completion_ids) for call in self.own)
+
+
+@dataclass(frozen=True)
+class GroupExample(Example):
+    """The calls of a group's attempts, each with its advantage and the weight of its tokens.
+
+    `old_logprobs` are the calls' log-probabilities before the first update on this group,
+    where they were computed.
+    """
+
+    advantages: tuple[float, ...] = ()
+    weights: tuple[float, ...] = ()
+    old_logprobs: tuple[Tensor, ...] = ()
+    denominator: float = 0.0
+    reward: float | None = None
+
+    def by_call(self) -> list[GroupExample]:
+        """Each of its calls alone, with what belongs to it."""
+        return [
+            replace(self, calls=[c], advantages=(a,), weights=(w,), old_logprobs=self.old_logprobs[i : i + 1])
+            for i, (c, a, w) in enumerate(zip(self.calls, self.advantages, self.weights, strict=True))
+        ]
 
 
 E = TypeVar("E", bound=Example)
@@ -110,6 +132,11 @@ class CallSource:
         return found
 
 
+def head_of(start: list[Message]) -> str:
+    """A name for the episode that a history belongs to: what was said before the first reply."""
+    return digest(*split_conversation(start)[0])
+
+
 def count_calls(ledger: Ledger, of_row: Ledger, trained: int, reason: str) -> None:
     """Counts a row's calls: `trained` of them are kept, the other good ones are dropped for `reason`."""
     ledger.keep(trained)
@@ -139,15 +166,11 @@ class Method(Protocol[E]):
     (a pair; for most methods a single call): the loop may spread parts over forward passes
     as it likes, but not the calls of one part.
 
-    `precompute_reference` asks for the reference's log-probabilities to be computed once, before the first step.
+    `temperature` is the sampling temperature of the log-probabilities.
     """
 
     needs_reference: bool
-    precompute_reference: bool
-
-    @property
-    def temperature(self) -> float | None:
-        """The sampling temperature of the log-probabilities; None: that of each call."""
+    temperature: float
 
     def examples(self, data: Data, builder: CallBuilder) -> Examples[E]:
         """The examples of a data file, a folder of shards, or records in memory."""

@@ -1,9 +1,8 @@
 """Which examples are trained in which step.
 
 How many steps there are is known before the first, curriculum or not, so the learning
-rate knows what will come. The order is a function of the data and the seed (and, for an
-adaptive curriculum, of how each epoch went), so a run that was killed finds its place by
-the number of the step.
+rate knows what will come. The order is a function of the data and the seed, so a run that
+was killed finds its place by the number of the step.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from bough.config.training import BUDGET_ON_CPU, CurriculumConfig, MachineConfig
 from bough.errors import BoughError
 from bough.files import replacing
 from bough.policy.adapters import decoder_of
+from bough.policy.head import Routers
 from bough.policy.load import base_and_adapter, load_outline
 from bough.policy.processes import Processes, unused_bytes
 from bough.policy.recorded import uses_dropout
-from bough.policy.routing import Routers
 from bough.training.method import Columns, Example
 from bough.trees.build import TokenTree
 from bough.trees.mixers import branching_obstacle, known_mixers
@@ -47,11 +46,7 @@ class Plan:
     a fraction; `max_steps`, where given, decides alone how many steps there are.
 
     With a `curriculum`, the share of the data, by `difficulty` and lowest first, grows from its
-    `start_ratio` to all over its `warmup_epochs`; with its `success`, only after an epoch in which
-    the policy did at least that well (`end_epoch`). Until then the same share comes again. The
-    number of steps is that of a curriculum which never waits.
-
-    `levels`, the curriculum's level in each epoch so far, is all there is to remember.
+    `start_ratio` to all over its `warmup_epochs`.
     """
 
     def __init__(
@@ -64,39 +59,33 @@ class Plan:
         max_steps: int | None = None,
         curriculum: CurriculumConfig | None = None,
         seed: int = 0,
-        levels: Sequence[int] = (0,),
     ) -> None:
         self.clusters, self.difficulty, self.batch_size, self.seed = clusters, difficulty, batch_size, seed
         self.curriculum = curriculum
-        self.levels = list(levels)
         self.num_steps = self._count(num_epochs, max_steps)
         self._steps: list[PlannedStep] = []
-        self._laid_out = 0
 
     def __len__(self) -> int:
         return self.num_steps
 
     def __getitem__(self, number: int) -> PlannedStep:
-        """Step `number`, counted from 0. An adaptive curriculum must know how the epochs before it went."""
+        """Step `number`, counted from 0."""
         if not 0 <= number < self.num_steps:
             raise IndexError(number)
         while number >= len(self._steps):
-            self._lay_out()
+            epoch = self._steps[-1].epoch + 1 if self._steps else 0
+            order = _in_clusters(self._share(epoch), self.clusters, random.Random(f"{self.seed}/{epoch}"))  # noqa: S311
+            batches = (order[i : i + self.batch_size] for i in range(0, len(order), self.batch_size))
+            self._steps += [PlannedStep(epoch, batch) for batch in batches]
         return self._steps[number]
 
     def laid_out(self, number: int) -> bool:
-        """Whether step `number` is fixed already: laying out its epoch needs to know how the one before went."""
+        """Whether step `number` is in an epoch that is laid out."""
         return 0 <= number < min(len(self._steps), self.num_steps)
 
     def ends_epoch(self, number: int) -> bool:
         """Whether step `number` is the last of its epoch. The last of all need not be: a run may be made longer."""
-        return self[number] is self._steps[-1] and self._laid_out == self[number].epoch + 1
-
-    def end_epoch(self, success: float) -> None:
-        """How well the epoch that has just ended went; decides the next one's share."""
-        assert self._laid_out == len(self.levels), "an epoch ends once"
-        enough = self.curriculum is None or self.curriculum.success is None or success >= self.curriculum.success
-        self.levels.append(self.levels[-1] + enough)
+        return self[number] is self._steps[-1]
 
     def _count(self, num_epochs: float, max_steps: int | None) -> int:
         if not self.clusters:
@@ -104,35 +93,23 @@ class Plan:
         if max_steps is not None:
             return max_steps
         whole = int(num_epochs)
-        lengths = [self._length(epoch) for epoch in range(whole + 1)]
+        lengths = [-(-self._num_kept(epoch) // self.batch_size) for epoch in range(whole + 1)]
         return sum(lengths[:whole]) + (
             max(1, round(lengths[whole] * (num_epochs - whole))) if num_epochs > whole else 0
         )
 
-    def _length(self, level: int) -> int:
-        return -(-self._num_kept(level) // self.batch_size)
-
-    def _lay_out(self) -> None:
-        epoch = self._laid_out
-        if epoch == len(self.levels):  # not adaptive: the share grows
-            self.end_epoch(1.0)
-        order = _in_clusters(self._share(self.levels[epoch]), self.clusters, random.Random(f"{self.seed}/{epoch}"))  # noqa: S311
-        batches = [order[i : i + self.batch_size] for i in range(0, len(order), self.batch_size)]
-        self._steps += [PlannedStep(epoch, batch) for batch in batches]
-        self._laid_out += 1
-
-    def _share(self, level: int) -> list[int]:
+    def _share(self, epoch: int) -> list[int]:
         """The easiest share of the examples, in their own order."""
-        count, kept = len(self.difficulty), self._num_kept(level)
+        count, kept = len(self.difficulty), self._num_kept(epoch)
         if kept == count:
             return list(range(count))
         return sorted(sorted(range(count), key=lambda i: (self.difficulty[i], i))[:kept])
 
-    def _num_kept(self, level: int) -> int:
+    def _num_kept(self, epoch: int) -> int:
         ratio = 1.0
         if (curriculum := self.curriculum) is not None:
             start = curriculum.start_ratio
-            ratio = min(1.0, start + (1 - start) * level / curriculum.warmup_epochs)
+            ratio = min(1.0, start + (1 - start) * epoch / curriculum.warmup_epochs)
         return max(1, round(len(self.difficulty) * ratio))
 
 
@@ -182,7 +159,7 @@ class Source(Protocol):
     """Gives the batches of a run in order. A run that resumes asks for a later batch first."""
 
     @property
-    def levels(self) -> list[int]:
+    def levels(self) -> Sequence[int]:
         """What a checkpoint keeps of the source, for `restore`."""
         ...
 
@@ -202,10 +179,6 @@ class Source(Protocol):
         """Whether an epoch ends with this step."""
         ...
 
-    def end_epoch(self, success: float) -> None:
-        """The success rate of the epoch that has just ended."""
-        ...
-
     def restore(self, levels: Sequence[int]) -> None:
         """Puts back what a checkpoint kept."""
         ...
@@ -218,25 +191,21 @@ class PausedError(BoughError):
 class PlannedSource:
     """Examples that are all known before the first step, in the order of a plan."""
 
-    def __init__(self, examples: Sequence[Example], config: TrainingConfig) -> None:
-        self.examples, self.config = examples, config
-        self.restore((0,))
+    levels: Sequence[int] = (0,)  # nothing to remember: the plan follows from the settings
 
-    def restore(self, levels: Sequence[int]) -> None:
-        config = self.config
+    def __init__(self, examples: Sequence[Example], config: TrainingConfig) -> None:
+        self.examples = examples
         self.plan = Plan(
             *_columns(self.examples),
-            batch_size=config.optimizer.batch_size * config.optimizer.gradient_accumulation_steps,
+            batch_size=config.optimizer.batch_size,
             num_epochs=config.optimizer.num_epochs,
             max_steps=config.optimizer.max_steps,
             curriculum=config.curriculum if config.curriculum.enabled else None,
             seed=config.seed,
-            levels=levels,
         )
 
-    @property
-    def levels(self) -> list[int]:
-        return list(self.plan.levels)
+    def restore(self, levels: Sequence[int]) -> None:
+        """The plan knows all that it needs."""
 
     def __len__(self) -> int:
         return len(self.plan)
@@ -250,10 +219,6 @@ class PlannedSource:
 
     def ends_epoch(self, step: int) -> bool:
         return self.plan.ends_epoch(step)
-
-    def end_epoch(self, success: float) -> None:
-        if self.config.curriculum.success is not None:
-            self.plan.end_epoch(success)
 
 
 def _columns(examples: Sequence[Example]) -> tuple[Sequence[Hashable], Sequence[float]]:

@@ -62,8 +62,6 @@ class PopulationTrainer:
             raise InputError("members of a population have no loss scale of their own; use bf16 instead of fp16")
         if hasattr(config, "teacher"):
             raise InputError("members of a population cannot be distilled: their rows have no teacher")
-        if method.temperature is None:
-            raise InputError("members of a population are trained at one temperature each; leave out temperatures")
         updater = Updater(self.population.members[name], config)
         self.training[name] = Training(method, config, updater, num_steps)
 
@@ -201,7 +199,7 @@ class PopulationStep:
             for name, each in work.items()
         }
         self.denominators = {name: sum(map(each.method.amount, each.examples)) for name, each in work.items()}
-        self.temperatures = {name: each.method.temperature or 1.0 for name, each in work.items()}
+        self.temperatures = {name: each.method.temperature for name, each in work.items()}
         device = population.policy.device
         self._gpus = [device] if device.type == "cuda" else []
         self._generators: dict[int, list[Tensor]] = {}  # their states before the first passes, by the number of the row

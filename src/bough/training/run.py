@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -37,12 +37,10 @@ from bough.policy.adapters import (
     lora,
     start_adapter,
 )
-from bough.policy.load import base_and_adapter, load_call_builder, load_model
+from bough.policy.head import coefficient
+from bough.policy.load import base_and_adapter, load_call_builder, load_model, save_policy
 from bough.policy.policy import Policy
 from bough.policy.processes import Processes, return_freed_memory
-from bough.policy.reference import ReferenceLogprobs
-from bough.policy.routing import coefficient
-from bough.policy.save import save_policy
 from bough.terminal.tables import TrainingProgress
 from bough.training.checkpoint import Checkpoint, Counters, checkpoints
 from bough.training.loop import Trainer
@@ -63,6 +61,8 @@ SHAPE = {"use_lora", "lora_r", "lora_alpha", "lora_target_modules", "lora_expert
 MOST_COMPARED = 20_000
 
 C = TypeVar("C", bound=TrainingConfig)
+# What a method does to its policy before it trains, and undoes afterwards, such as to give it a teacher.
+Around = Callable[[Policy, "Run[Any]"], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,11 @@ class Trained:
 
 
 def train(
-    config: TrainingConfig, method: Method[Any], data: Data | None = None, held_out: Data | None = None
+    config: TrainingConfig,
+    method: Method[Any],
+    data: Data | None = None,
+    held_out: Data | None = None,
+    around: Around | None = None,
 ) -> Trained:
     """Trains a policy on data: `train_file` and `eval_file` of the settings, or the files or records given here."""
     data = config.data.train_file if data is None else data
@@ -93,14 +97,19 @@ def train(
         evaluation = method.examples(held_out, run.builder) if held_out is not None else Examples[Any]()
         if run.processes.first:
             _warn_of_common_records(training, evaluation)
-        # A reference that is computed in advance finds its log-probabilities by the call objects.
-        examples = list(training.examples) if _computes_reference(method, config) else training.examples
+        # Where all weights are trained, the reference is computed first, and found again by the call objects.
+        first = method.needs_reference and not config.lora.enabled
+        examples = list(training.examples) if first else training.examples
         source = PlannedSource(examples, run.config)
         run.begin(training.digest, evaluation.digest, source)
         policy = run.load_policy(reference=method.needs_reference, temperature=method.temperature)
-        ledgers = [training.rows, training.calls]
-        with run.trainer(policy, method, source, held_out=list(evaluation.examples), ledgers=ledgers) as trainer:
-            run.precompute(trainer, examples)
+        ledgers, measured = [training.rows, training.calls], list(evaluation.examples)
+        with (
+            around(policy, run) if around else nullcontext(),
+            run.trainer(policy, method, source, held_out=measured, ledgers=ledgers) as trainer,
+        ):
+            if first:
+                run.compute_reference(trainer, [*examples, *measured])
             counters = trainer.train(run.resumed, same_held_out=run.same_held_out)
         return run.finish(counters, [ledger.to_json() for ledger in ledgers])
 
@@ -180,7 +189,7 @@ class Run(Generic[C]):
             self.folder.create(self.config)
             self.origin.write(self.folder)
 
-    def load_policy(self, *, reference: bool, temperature: float | None, whole: bool = False) -> Policy:
+    def load_policy(self, *, reference: bool, temperature: float, whole: bool = False) -> Policy:
         """The policy as the run begins or resumes. `whole`: not sharded, whatever the settings say."""
         config = self.config
         if whole:
@@ -212,12 +221,8 @@ class Run(Generic[C]):
         *,
         held_out: Sequence[Example] = (),
         ledgers: Sequence[Ledger] = (),
-        reference: ReferenceLogprobs | None = None,
     ) -> Iterator[Trainer]:
-        """The training loop, with progress and trackers open around it. `ledgers` are shown before the first step.
-
-        `reference` stands in for the policy's own, such as a teacher on a server.
-        """
+        """The training loop, with progress and trackers open around it. `ledgers` are shown before the first step."""
         self._check_recordings(policy)
         first, config = self.processes.first, self.config
         names = config.tracking.report_to if first else []
@@ -234,25 +239,20 @@ class Run(Generic[C]):
 
             trainer = Trainer(
                 policy, method, source, config, self.folder, partial(save_policy, policy, self.template.tokenizer),
-                held_out=held_out, processes=self.processes, report=report, reference=reference,
-                interrupts=self.interrupts,
+                held_out=held_out, processes=self.processes, report=report, interrupts=self.interrupts,
             )  # fmt: skip
             if first:
                 progress.begin(len(source), *ledgers)
             yield trainer
 
-    def precompute(self, trainer: Trainer, examples: Sequence[Example]) -> None:
-        """Reference log-probabilities before the first step: where asked for, and where all weights are trained."""
-        config, method = self.config, trainer.method
-        if trainer.reference is None or not _computes_reference(method, config):
-            return
-        calls = [call for example in [*examples, *trainer.held_out] for call in example.calls]
-        computed_in = precision(config, self.processes.device)
-        name = f"{self.origin.model}|{self.origin.adapter}|{computed_in}|{config.lora.qlora}"
-        reload: Callable[[], Policy] | None = None
-        if self.resumed and not config.lora.enabled:
-            reload = partial(self._initial_policy, method.temperature)
-        trainer.reference.compute(calls, config.machine.tokens_per_pass, self.folder.cache, name, start=reload)
+    def compute_reference(self, trainer: Trainer, examples: Sequence[Example]) -> None:
+        """The reference's log-probabilities, before the first step changes the weights."""
+        assert trainer.reference is not None
+        calls = [call for example in examples for call in example.calls]
+        name = f"{self.origin.model}|{precision(self.config, self.processes.device)}"
+        reload = partial(self._initial_policy, trainer.method.temperature) if self.resumed else None
+        budget = self.config.machine.tokens_per_pass
+        trainer.reference.compute(calls, budget, self.folder.cache, name, start=reload)
 
     def finish(self, counters: Counters, ledgers: list[dict[str, Any]]) -> Trained:
         """Writes the ledgers and the report. An interrupt that came too late to stop the training is raised then."""
@@ -264,7 +264,7 @@ class Run(Generic[C]):
             raise trained.interrupted()
         return trained
 
-    def _initial_policy(self, temperature: float | None) -> Policy:
+    def _initial_policy(self, temperature: float) -> Policy:
         """The model that a run of all weights began with, loaded in addition to the trained one."""
         log.warning(
             "The run folder has no reference for these settings and this data; computing it from %s again.",
@@ -283,10 +283,6 @@ class Run(Generic[C]):
         if before.held_out and self.origin.held_out and before.held_out != self.origin.held_out:
             log.warning("The held-out examples have changed; the best eval loss so far is reset.")
         return before.held_out == self.origin.held_out
-
-
-def _computes_reference(method: Method[Any], config: TrainingConfig) -> bool:
-    return method.needs_reference and (not config.lora.enabled or method.precompute_reference)
 
 
 def _newest_checkpoint(folder: RunDir, config: TrainingConfig) -> Checkpoint | None:
@@ -349,13 +345,12 @@ def load_policy(
     processes: Processes,
     *,
     reference: bool,
-    temperature: float | None = 1.0,
+    temperature: float = 1.0,
 ) -> Policy:
     """The policy as the run begins or resumes.
 
     `start` is the adapter that the run starts from. With `reference` it is also kept as it
-    was, beside the one that is trained. `temperature` is that of the log-probabilities; None: each
-    call's own.
+    was, beside the one that is trained. `temperature` is that of the log-probabilities.
     """
     name = base_and_adapter(config.model)[0]
     actor = start

@@ -27,7 +27,7 @@ from bough.errors import BoughError, first_line
 from bough.ledger import Mean, add_metrics
 from bough.policy.policy import Answers, Policy
 from bough.policy.processes import Processes, whole
-from bough.policy.reference import ReferenceLogprobs
+from bough.policy.reference import Reference
 from bough.training.checkpoint import Counters
 from bough.training.method import Coupled, Example, Loss, Method
 from bough.training.optimizer import learning_rate, make_optimizer
@@ -95,7 +95,7 @@ class Step:
     def run(
         self,
         denominator: float,
-        reference: ReferenceLogprobs | None,
+        reference: Reference | None,
         *,
         backward: bool,
         loss_scale: float = 1.0,
@@ -328,7 +328,7 @@ class BatchGradients:
         self,
         policy: Policy,
         method: Method[Any],
-        reference: ReferenceLogprobs | None,
+        reference: Reference | None,
         processes: Processes,
         *,
         share: bool,

@@ -9,11 +9,10 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bough.ledger import plural
 from bough.trees.build import CallTokens, Ids, TokenTree, input_ids, partition
@@ -27,7 +26,6 @@ class PackedRow:
 
     Prediction m is token `targets_M[m]` after input `predictors_M[m]`; answered token n
     is prediction `index_N[n]`. The tokens of `calls[i]` are the next `lengths[i]` of N.
-    `temperature_M` are the predictions' own temperatures; None if the policy has one for all.
     """
 
     calls: list[int]
@@ -36,7 +34,6 @@ class PackedRow:
     targets_M: Ids
     index_N: Ids
     num_raw: int
-    temperature_M: NDArray[np.float32] | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -61,26 +58,25 @@ class PlainRow(PackedRow):
         return self.tokens_BL
 
 
-def tree_rows(calls: Sequence[CallTokens], budget: int, temperatures: Sequence[float] | None = None) -> list[TreeRow]:
+def tree_rows(calls: Sequence[CallTokens], budget: int) -> list[TreeRow]:
     """Partition the tree of `calls` and fill rows of at most `budget` tokens with the parts.
 
-    Calls that answered nothing are in no row. `temperatures` are those of the calls, if they have their own.
+    Calls that answered nothing are in no row.
     """
     parts = partition(calls, budget)
     _tell_too_long([part.num_tokens for part in parts], budget)
     bins = first_fit([part.num_tokens for part in parts], budget)
-    return [tree_row(calls, [c for p in chosen for c in parts[p].calls], temperatures) for chosen in bins]
+    return [tree_row(calls, [c for p in chosen for c in parts[p].calls]) for chosen in bins]
 
 
-def tree_row(calls: Sequence[CallTokens], chosen: list[int], temperatures: Sequence[float] | None = None) -> TreeRow:
+def tree_row(calls: Sequence[CallTokens], chosen: list[int]) -> TreeRow:
     """One row with the tree of the chosen calls."""
     members = [calls[c] for c in chosen]
     tree = TokenTree.of(members)
-    answers, temperature_M = _answers(members, tree.predictors, temperatures and [temperatures[c] for c in chosen])
-    return TreeRow(chosen, *answers, tree.num_raw, tree, temperature_M=temperature_M)
+    return TreeRow(chosen, *_answers(members, tree.predictors), tree.num_raw, tree)
 
 
-def plain_rows(calls: Sequence[CallTokens], budget: int, temperatures: Sequence[float] | None = None) -> list[PlainRow]:
+def plain_rows(calls: Sequence[CallTokens], budget: int) -> list[PlainRow]:
     """Rows of calls of similar length, at most `budget` tokens with padding."""
     lengths = {c: len(input_ids(call)) for c, call in enumerate(calls) if len(call.completion_ids)}
     _tell_too_long(list(lengths.values()), budget)
@@ -90,10 +86,10 @@ def plain_rows(calls: Sequence[CallTokens], budget: int, temperatures: Sequence[
             groups[-1].append(c)
         else:
             groups.append([c])
-    return [plain_row(calls, group, temperatures) for group in groups]
+    return [plain_row(calls, group) for group in groups]
 
 
-def plain_row(calls: Sequence[CallTokens], chosen: list[int], temperatures: Sequence[float] | None = None) -> PlainRow:
+def plain_row(calls: Sequence[CallTokens], chosen: list[int]) -> PlainRow:
     """One row with the chosen calls side by side."""
     members = [calls[c] for c in chosen]
     inputs = [input_ids(call) for call in members]
@@ -103,8 +99,7 @@ def plain_row(calls: Sequence[CallTokens], chosen: list[int], temperatures: Sequ
         tokens_L[: len(ids)] = ids
     stops = np.arange(len(inputs)) * tokens_BL.shape[1] + lengths_B
     predictors = [np.arange(stop - len(call.completion_ids), stop) for stop, call in zip(stops, members, strict=True)]
-    answers, temperature_M = _answers(members, predictors, temperatures and [temperatures[c] for c in chosen])
-    return PlainRow(chosen, *answers, int(lengths_B.sum()), tokens_BL, temperature_M=temperature_M)
+    return PlainRow(chosen, *_answers(members, predictors), int(lengths_B.sum()), tokens_BL)
 
 
 def first_fit(sizes: Sequence[int], budget: int) -> list[list[int]]:
@@ -121,24 +116,12 @@ def first_fit(sizes: Sequence[int], budget: int) -> list[list[int]]:
     return bins
 
 
-def _answers(
-    members: Sequence[CallTokens], predictors: list[Ids], temperatures: Sequence[float] | None
-) -> tuple[tuple[list[int], Ids, Ids, Ids], NDArray[np.float32] | None]:
-    """Number the different (predictor, token) pairs: an answer that calls share is predicted once.
-
-    Calls of different temperatures share what is read, but no predictions. Last are the predictions' temperatures.
-    """
+def _answers(members: Sequence[CallTokens], predictors: list[Ids]) -> tuple[list[int], Ids, Ids, Ids]:
+    """Number the different (predictor, token) pairs: an answer that calls share is predicted once."""
     lengths = [len(call.completion_ids) for call in members]
     targets_N = np.concatenate([np.asarray(call.completion_ids, np.int64) for call in members])
-    pairs_N = np.concatenate(predictors) << 32 | targets_N
-    if temperatures is None:
-        pairs_M, index_N = np.unique(pairs_N, return_inverse=True)
-        return (lengths, pairs_M >> 32, pairs_M & 0xFFFFFFFF, index_N), None
-    different_T, which_C = np.unique(np.asarray(temperatures, np.float32), return_inverse=True)
-    keys_N = pairs_N * len(different_T) + np.repeat(which_C, lengths)
-    keys_M, index_N = np.unique(keys_N, return_inverse=True)
-    pairs_M, which_M = np.divmod(keys_M, len(different_T))
-    return (lengths, pairs_M >> 32, pairs_M & 0xFFFFFFFF, index_N), different_T[which_M]
+    pairs_M, index_N = np.unique(np.concatenate(predictors) << 32 | targets_N, return_inverse=True)
+    return lengths, pairs_M >> 32, pairs_M & 0xFFFFFFFF, index_N
 
 
 def _tell_too_long(sizes: list[int], budget: int) -> None:

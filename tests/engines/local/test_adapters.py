@@ -77,18 +77,6 @@ def test_an_answer_has_the_same_bits_whatever_the_others_are_and_whichever_adapt
         assert drawn == {each: alone[each] for _, each in chosen}
 
 
-@pytest.mark.bit_exact
-def test_a_policy_with_its_own_adapter_draws_the_same_bits_with_and_without_others(policies):
-    policy = with_actor(make("llama"), Lora(r=2), 9)
-    drawn = []
-    for known in ({}, policies):
-        engine = engine_of(known, policy)
-        assert engine.reader.fold is not None
-        others = [play_as(engine, name, name, 1, SAMPLING, START) for name in known if name]
-        drawn.append(answers(run(engine, play_as(engine, "", "mine", 2, SAMPLING, START), *others)[0]))
-    assert drawn[0] == drawn[1]
-
-
 def test_models_with_their_own_cache_and_any_kind_of_layer_take_adapters():
     """Mamba layers beside attention: each pass has one adapter."""
     build = partial(decoder, "granitemoehybrid")
@@ -209,16 +197,6 @@ def test_an_adapter_that_could_not_be_loaded_is_not_sampled_with_as_if_it_were(p
         return await play_as(engine, "it", "e", 1, SAMPLING, START)
 
     assert scored(policies["red"], run(engine, all_of_it())[0]) < 1e-4
-
-
-def test_no_answer_begins_between_the_end_of_an_old_adapter_and_the_new_one(policies, monkeypatch):
-    """Its first tokens would be computed with the old one."""
-    engine = engine_of({"": policies[""], "it": policies["red"]})
-    orders = []
-    monkeypatch.setattr(engine.worker, "order", orders.append)
-    engine.set_adapter("it", AdapterWeights.of(policies["blue"].model))
-    engine.remove_adapter("it")
-    assert len(orders) == 2, "each is one order, and a request comes before or after it"
 
 
 def test_between_passes_the_model_is_as_it_was(policies):

@@ -35,35 +35,27 @@ def test_the_logprob_is_at_the_temperature_of_the_draw():
         assert drawn(0.3, **sampling) == (1, pytest.approx(math.log(0.16 / 0.30), abs=1e-6))
 
 
-def test_temperature_zero_takes_the_likeliest():
-    assert [drawn(u, temperature=0)[0] for u in (0.0, 0.5, 0.99)] == [1, 1, 1]
-
-
-def test_temperature_sharpens():
-    # At 1/2 the probabilities are squared: 0.01, 0.16, 0.04, 0.09 of 0.30. The first ends at 0.033, the next at 0.567.
-    assert [drawn(u, temperature=0.5)[0] for u in (0.03, 0.04, 0.56, 0.57)] == [0, 1, 1, 2]
-
-
-def test_top_k_leaves_the_k_likeliest():
-    # 0.4 and 0.3 stay: the first ends at 4/7 = 0.571.
-    assert [drawn(u, top_k=2)[0] for u in (0.0, 0.57, 0.58, 0.99)] == [1, 1, 3, 3]
-
-
-def test_top_p_leaves_the_fewest_that_hold_as_much():
-    # 0.4 + 0.3 = 0.7 reach 0.6, 0.4 alone does not; at 0.35 the likeliest is enough.
-    assert [drawn(u, top_p=0.6)[0] for u in (0.0, 0.57, 0.58, 0.99)] == [1, 1, 3, 3]
-    assert [drawn(u, top_p=0.35)[0] for u in (0.0, 0.99)] == [1, 1]
-
-
-def test_top_p_counts_what_top_k_left():
-    # Of 0.4 and 0.3, 0.4 holds 0.571: enough for 0.55, but not if all four counted.
-    assert drawn(0.99, top_k=2, top_p=0.55)[0] == 1
-    assert drawn(0.99, top_p=0.55)[0] == 3
-
-
-def test_min_p_leaves_out_what_is_far_less_likely_than_the_likeliest():
-    # Below 0.6 * 0.4 = 0.24 nothing is drawn.
-    assert [drawn(u, min_p=0.6)[0] for u in (0.0, 0.57, 0.58, 0.99)] == [1, 1, 3, 3]
+@pytest.mark.parametrize(
+    ("sampling", "draws"),
+    [
+        ({"temperature": 0}, {0.0: 1, 0.5: 1, 0.99: 1}),
+        # The probabilities are squared: 0.01, 0.16, 0.04, 0.09 of 0.30. The first ends at 0.033, the next at 0.567.
+        ({"temperature": 0.5}, {0.03: 0, 0.04: 1, 0.56: 1, 0.57: 2}),
+        # 0.4 and 0.3 stay: the first ends at 4/7 = 0.571.
+        ({"top_k": 2}, {0.0: 1, 0.57: 1, 0.58: 3, 0.99: 3}),
+        # 0.4 + 0.3 = 0.7 reach 0.6, 0.4 alone does not; at 0.35 the likeliest is enough.
+        ({"top_p": 0.6}, {0.0: 1, 0.57: 1, 0.58: 3, 0.99: 3}),
+        ({"top_p": 0.35}, {0.0: 1, 0.99: 1}),
+        # Of 0.4 and 0.3, 0.4 holds 0.571: enough for 0.55, but not if all four counted.
+        ({"top_k": 2, "top_p": 0.55}, {0.99: 1}),
+        ({"top_p": 0.55}, {0.99: 3}),
+        # Below 0.6 * 0.4 = 0.24 nothing is drawn.
+        ({"min_p": 0.6}, {0.0: 1, 0.57: 1, 0.58: 3, 0.99: 3}),
+    ],
+    ids=str,
+)
+def test_a_draw_is_among_what_temperature_and_cuts_leave(sampling, draws):
+    assert {u: drawn(u, **sampling)[0] for u in draws} == draws
 
 
 def test_a_token_without_probability_is_never_drawn():

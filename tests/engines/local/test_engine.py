@@ -1,5 +1,4 @@
 import asyncio
-import threading
 
 import pytest
 import torch
@@ -71,16 +70,6 @@ def test_an_answer_is_the_same_to_the_last_bit_in_any_company(policy):
     assert all_of(names[::3], max_tokens=2400) == {name: together[name] for name in names[::3]}
 
 
-@pytest.mark.bit_exact
-def test_alone_it_is_the_same_as_in_company(policy):
-    engine = small_engine(policy)
-    company = run(engine, *(play(engine, f"episode-{i}", 2, SAMPLING, LONG) for i in range(6)))
-    for i in (0, 5):
-        engine = small_engine(policy)
-        (alone,) = run(engine, play(engine, f"episode-{i}", 2, SAMPLING, LONG))
-        assert answers(alone) == answers(company[i])
-
-
 def test_another_seed_gives_another_answer(policy):
     engine = small_engine(policy)
     asked = [engine.generate(f"{s}", SYSTEM, sampling=SAMPLING, seed=s, stop_ids=[]) for s in range(4)]
@@ -97,16 +86,6 @@ def test_log_probabilities_are_those_that_training_computes(family):
     engine = small_engine(policy, max_length=250)
     played = run(engine, *(play(engine, f"{i}", 2, BRIEF, prompt("system", 60)) for i in range(3)))
     assert scored(policy, [call for calls in played for call in calls]) < 1e-4
-
-
-def test_both_paths_draw_the_same(policy):
-    drawn = []
-    for layout in (None, "general"):
-        engine = small_engine(policy, layout=layout, max_length=500)
-        drawn.append(run(engine, *(play(engine, f"{i}", 2, SAMPLING, SYSTEM) for i in range(5))))
-    assert [[ids for ids, _, _ in answers(c)] for c in drawn[0]] == [
-        [ids for ids, _, _ in answers(c)] for c in drawn[1]
-    ]
 
 
 def test_only_new_tokens_are_read_and_a_common_start_is_read_once(policy):
@@ -194,25 +173,6 @@ def test_stop_texts_without_a_tokenizer_are_refused(policy):
     engine = small_engine(policy)
     with pytest.raises(InputError, match="tokenizer"):
         run(engine, engine.generate("e", [5], sampling=SamplingConfig(stop=["x"]), seed=1, stop_ids=[]))
-
-
-def test_the_event_loop_is_free_while_the_model_runs(policy):
-    engine = small_engine(policy)
-    ticks = []
-
-    async def tick():
-        for _ in range(20):
-            ticks.append(threading.current_thread())
-            await asyncio.sleep(0.001)
-
-    async def both():
-        drawing = asyncio.ensure_future(play(engine, "e", 3, SAMPLING, SYSTEM))
-        await tick()
-        assert not drawing.done() or len(ticks) == 20
-        return await drawing
-
-    run(engine, both())
-    assert len(ticks) == 20
 
 
 def test_a_caller_who_no_longer_waits_leaves_the_batch(policy):

@@ -186,12 +186,6 @@ def test_an_adapter_too_small_for_rounding_to_the_nearest_is_kept_on_average():
     assert ((kept_O / (10_000 * STEP / 10) - 1).abs() < 0.15).all()  # four standard deviations are 0.12
 
 
-def test_in_float32_it_is_the_sum():
-    weight_OI, down_RI, up_OR = torch.randn(3, 5), torch.randn(2, 5), torch.randn(3, 2)
-    sum_OI = folded(weight_OI, down_RI, up_OR, torch.float32, generator())
-    assert torch.allclose(sum_OI, weight_OI + up_OR @ down_RI, atol=1e-6)
-
-
 def test_weights_in_32_bits_are_first_what_they_are_computed_with():
     """Rounding them at random too would take them further from what training computes."""
     weight_OI = torch.randn(8, 64, generator=generator())

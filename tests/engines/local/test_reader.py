@@ -2,7 +2,7 @@ import threading
 
 import torch
 
-from bough.bit_exact import _OneDNN
+from bough import bit_exact
 from bough.engines.local.reader import NAME, TokenReader
 from bough.policy.policy import Policy
 from tests.policy.families import make
@@ -24,7 +24,7 @@ def test_what_was_compiled_for_training_is_left_alone_and_not_used():
 
 def test_of_two_readers_at_work_the_last_to_end_switches_onednn_on_again(monkeypatch):
     # An engine of another test may still be at work in this process.
-    monkeypatch.setattr(_OneDNN, "num_without", 0)
+    monkeypatch.setattr(bit_exact, "_num_without_onednn", 0)
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", True)
     readers = [TokenReader(Policy(make("llama"), attention="sdpa", probe=False).eval()) for _ in range(2)]
     begun, may_end = threading.Event(), threading.Event()

@@ -16,7 +16,7 @@ from bough.engines.server.app import Access, access
 from bough.engines.server.store import Recorder, SessionOutcome
 from bough.errors import InputError
 from bough.types import Message
-from tests.engines.server.fake import LOOK, TOOL, FakeEngine, body, client, events, make_recorder, post_into, user
+from tests.engines.server.fake import LOOK, TOOL, FakeEngine, body, client, events, make_recorder, user
 
 Play = Callable[[httpx2.AsyncClient, Recorder], Awaitable[Any]]
 CHAT = "/v1/chat/completions"
@@ -46,12 +46,12 @@ def error_of(response: httpx2.Response) -> tuple[int, str]:
 
 
 def test_a_completion_is_what_openai_would_answer():
-    response = post(FakeEngine(), CHAT, body(user("Hello"), n=2, logprobs=True))
+    response = post(FakeEngine(), CHAT, body(user("Hello"), n=1, logprobs=True))
     whole = response.json()
     assert response.status_code == 200 and whole["object"] == "chat.completion" and whole["model"] == "fake"
-    assert [choice["message"]["content"] for choice in whole["choices"]] == ["reply 1", "reply 2"]
-    assert [choice["index"] for choice in whole["choices"]] == [0, 1]
-    assert whole["usage"] == {"prompt_tokens": 11, "completion_tokens": 14, "total_tokens": 25}
+    [choice] = whole["choices"]
+    assert choice["message"]["content"] == "reply 1" and choice["index"] == 0
+    assert whole["usage"] == {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
     tokens = whole["choices"][0]["logprobs"]["content"]
     assert "".join(token["token"] for token in tokens) == "reply 1" and tokens[0]["logprob"] == -0.5
     assert "prompt_token_ids" not in whole
@@ -159,7 +159,7 @@ def test_models_and_health():
         (CHAT, b"\x00garbage", 400, "the body is not JSON"),
         (CHAT, b"", 400, "the body is not JSON"),
         (CHAT, {"messages": "hello"}, 400, "messages is 'hello'"),
-        (CHAT, body(user("x"), n=1000), 400, "n is 1000: Input should be less than or equal to 32"),
+        (CHAT, body(user("x"), n=1000), 400, "n is 1000: Input should be less than or equal to 1"),
         (f"/s/a%2fb{CHAT}", body(user("x")), 404, "there is nothing at"),
         (f"/s/a b{CHAT}", body(user("x")), 400, "a session's name"),
         ("/s/..%00/end", {}, 400, "a session's name"),
@@ -257,58 +257,3 @@ def test_an_address_that_others_can_reach_needs_a_key(monkeypatch: pytest.Monkey
 )
 def test_web_pages_of_others_may_not_use_it(headers: dict[str, str], status: int):
     assert post(FakeEngine(), CHAT, body(user("x")), headers).status_code == status
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_stream_that_takes_long_shows_that_it_is_alive(fails: bool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(app, "KEEP_ALIVE_S", 0.001)
-
-    def say(_: list[Message]) -> str:
-        if fails:
-            raise EngineError("the engine is gone")
-        return "late"
-
-    async def play() -> list[str]:
-        recorder = make_recorder(engine := FakeEngine(say=say, gate=asyncio.Event()))
-        parts: list[bytes] = []
-        endpoint = app.make_app(recorder, Access(None), model="fake")
-        waiting = asyncio.create_task(post_into(parts, endpoint, CHAT, body(user("x"), stream=True)))
-        while app.WAITING not in parts:
-            await asyncio.sleep(0)
-        assert engine.gate is not None
-        engine.gate.set()
-        await waiting
-        assert recorder.in_flight == 0
-        return [part for part in b"".join(parts).decode().split("\n\n") if part]
-
-    first, *rest = asyncio.run(play())
-    assert first == ": waiting"
-    told = [part for part in rest if part != ": waiting"]
-    if fails:
-        assert [json.loads(part[6:])["error"]["message"] for part in told] == ["the engine is gone"]
-    else:
-        assert told[-1] == "data: [DONE]" and json.loads(told[1][6:])["choices"][0]["delta"] == {"content": "late"}
-
-
-def test_a_client_that_is_gone_when_its_stream_begins_ends_the_sampling(monkeypatch: pytest.MonkeyPatch):
-    """The body of the response is then never asked for."""
-    monkeypatch.setattr(app, "KEEP_ALIVE_S", 0.001)
-
-    async def play() -> None:
-        recorder = make_recorder(engine := FakeEngine(say=lambda _: "text", gate=asyncio.Event()))
-        request = {"type": "http.request", "body": json.dumps(body(user("x"), stream=True)).encode()}
-        messages = iter([request, None, {"type": "http.disconnect"}])
-
-        async def receive() -> dict[str, Any]:
-            return next(messages) or await asyncio.Future()
-
-        async def send(_: Any) -> None:
-            await asyncio.sleep(0)  # as where the connection takes nothing more
-
-        scope = {"type": "http", "method": "POST", "path": CHAT, "headers": [(b"host", b"x")], "query_string": b""}
-        await app.make_app(recorder, Access(None), model="fake")(scope, receive, send)
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert engine.cancelled == 1 and recorder.in_flight == 0
-
-    asyncio.run(play())

@@ -3,8 +3,6 @@
 import asyncio
 import gc
 import json
-import threading
-import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +11,6 @@ from typing import Any
 import pytest
 
 from bough.data.reader import read
-from bough.engines.server import app
 from bough.engines.server.app import LOOPBACK_NAMES, Access, Endpoint, listen, make_app
 from bough.engines.server.session import RecordedCall, Session
 from bough.engines.server.store import TRAJECTORIES, Recorder, SessionOutcome, Store
@@ -40,104 +37,64 @@ def openai_client(endpoint: Endpoint, session: str) -> Any:
     return openai.AsyncOpenAI(base_url=endpoint.base_url(session), api_key="none", max_retries=0, http_client=plain)
 
 
-def test_the_openai_client_talks_streams_and_calls_tools():
+async def test_the_openai_client_talks_streams_and_calls_tools():
     replies = iter(["Hello.", f"I look.\n{LOOK}", "A mug."])
 
-    async def play() -> None:
-        recorder = make_recorder(FakeEngine(say=lambda _: next(replies)))
-        async with served(recorder) as endpoint, openai_client(endpoint, "s") as ai:
-            messages: list[Any] = [user("Hi")]
-            first = await ai.chat.completions.create(model="m", messages=messages)
-            messages += [first.choices[0].message, user("What is there?")]
-            second = await ai.chat.completions.create(model="m", messages=messages, tools=[TOOL])  # type: ignore[list-item]
-            [call] = second.choices[0].message.tool_calls or []
-            assert second.choices[0].finish_reason == "tool_calls"
-            messages += [second.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "mug"}]
-            stream = await ai.chat.completions.create(
-                model="m", messages=messages, tools=[TOOL], stream=True, stream_options={"include_usage": True}
-            )  # type: ignore[call-overload]
-            chunks = [chunk async for chunk in stream]
-            assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "A mug."
-            assert chunks[-1].usage.completion_tokens == 6
-            assert [model.id async for model in ai.models.list()] == ["fake"]
-            with pytest.raises(openai.BadRequestError, match="tool_choice is 'required'"):
-                await ai.chat.completions.create(model="m", messages=messages, tool_choice="required")
-            trajectory = await recorder.end("s", SessionOutcome(success=True))
-        # The tools came with the second request: the first is a conversation of its own.
-        assert [m.content for m in trajectory.messages][2:] == ["What is there?", f"I look.\n{LOOK}", "mug", "A mug."]
-        assert [turn.prompt is None for turn in trajectory.turns] == [False, True, True]
-
-    asyncio.run(play())
+    recorder = make_recorder(FakeEngine(say=lambda _: next(replies)))
+    async with served(recorder) as endpoint, openai_client(endpoint, "s") as ai:
+        messages: list[Any] = [user("Hi")]
+        first = await ai.chat.completions.create(model="m", messages=messages)
+        messages += [first.choices[0].message, user("What is there?")]
+        second = await ai.chat.completions.create(model="m", messages=messages, tools=[TOOL])  # type: ignore[list-item]
+        [call] = second.choices[0].message.tool_calls or []
+        assert second.choices[0].finish_reason == "tool_calls"
+        messages += [second.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "mug"}]
+        stream = await ai.chat.completions.create(
+            model="m", messages=messages, tools=[TOOL], stream=True, stream_options={"include_usage": True}
+        )  # type: ignore[call-overload]
+        chunks = [chunk async for chunk in stream]
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "A mug."
+        assert chunks[-1].usage.completion_tokens == 6
+        assert [model.id async for model in ai.models.list()] == ["fake"]
+        with pytest.raises(openai.BadRequestError, match="tool_choice is 'required'"):
+            await ai.chat.completions.create(model="m", messages=messages, tool_choice="required")
+        trajectory = await recorder.end("s", SessionOutcome(success=True))
+    # The tools came with the second request: the first is a conversation of its own.
+    assert [m.content for m in trajectory.messages][2:] == ["What is there?", f"I look.\n{LOOK}", "mug", "A mug."]
+    assert [turn.prompt is None for turn in trajectory.turns] == [False, True, True]
 
 
-def test_an_agent_in_plain_python():
-    def agent(base_url: str) -> str:
-        request = urllib.request.Request(
-            f"{base_url}/chat/completions", json.dumps(body(user("Hi"))).encode(), {"content-type": "application/json"}
-        )
-        with urllib.request.urlopen(request) as response:
-            return str(json.load(response)["choices"][0]["message"]["content"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_hangs_up_stops_its_generation_and_no_other(stream: bool):
+    recorder = make_recorder(engine := FakeEngine(lambda _: "xxxxx", gate=asyncio.Event()))
+    async with served(recorder) as endpoint, openai_client(endpoint, "stays") as ai:
+        staying = asyncio.create_task(ai.chat.completions.create(model="m", messages=[user("Hi")]))  # type: ignore[list-item]
+        host, port = endpoint.address.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        data = json.dumps(body(user("Hi"), stream=stream)).encode()
+        head = f"POST /s/gone/v1/chat/completions HTTP/1.1\r\nhost: {host}\r\ncontent-length: {len(data)}\r\n\r\n"
+        writer.write(head.encode() + data)
+        while len(engine.asked) < 2:
+            await asyncio.sleep(0.001)
+        writer.close()
+        while not engine.cancelled:
+            await asyncio.sleep(0.001)
+        assert engine.gate is not None
+        engine.gate.set()
+        assert (await staying).choices[0].message.content == "xxxxx"
+        assert recorder.session("gone").calls == [] and recorder.in_flight == 0
 
-    async def play() -> None:
-        async with served(make_recorder(FakeEngine())) as endpoint:
-            assert await asyncio.to_thread(agent, endpoint.base_url("s")) == "reply 1"
 
-    asyncio.run(play())
-
-
-@pytest.mark.parametrize("begun", [None, b": waiting"])
-def test_a_client_that_hangs_up_stops_its_generation_and_no_other(begun: bytes | None, monkeypatch: pytest.MonkeyPatch):
-    """Before its stream has begun, or after."""
-    if begun:
-        monkeypatch.setattr(app, "KEEP_ALIVE_S", 0.001)
-
-    async def play() -> None:
-        recorder = make_recorder(engine := FakeEngine(lambda _: "xxxxx", gate=asyncio.Event()))
-        async with served(recorder) as endpoint, openai_client(endpoint, "stays") as ai:
-            staying = asyncio.create_task(ai.chat.completions.create(model="m", messages=[user("Hi")]))  # type: ignore[list-item]
-            host, port = endpoint.address.removeprefix("http://").split(":")
-            reader, writer = await asyncio.open_connection(host, int(port))
-            data = json.dumps(body(user("Hi"), stream=True)).encode()
-            head = f"POST /s/gone/v1/chat/completions HTTP/1.1\r\nhost: {host}\r\ncontent-length: {len(data)}\r\n\r\n"
-            writer.write(head.encode() + data)
-            while len(engine.asked) < 2:
-                await asyncio.sleep(0.001)
-            if begun:
-                await reader.readuntil(begun)
+async def test_garbage_on_the_wire_harms_no_other_client():
+    async with served(make_recorder(FakeEngine())) as endpoint, openai_client(endpoint, "s") as ai:
+        host, port = endpoint.address.removeprefix("http://").split(":")
+        for garbage in (b"\x16\x03\x01\x02\x00", b"GET / HTTP/9\r\n\r\n", b"POST /v1 HTTP/1.1\r\nhost:", b"\n" * 9):
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.write(garbage)
+            await writer.drain()
             writer.close()
-            while not engine.cancelled:
-                await asyncio.sleep(0.001)
-            assert engine.gate is not None
-            engine.gate.set()
-            assert (await staying).choices[0].message.content == "xxxxx"
-            assert recorder.session("gone").calls == [] and recorder.in_flight == 0
-
-    asyncio.run(play())
-
-
-def test_garbage_on_the_wire_harms_no_other_client():
-    async def play() -> None:
-        async with served(make_recorder(FakeEngine())) as endpoint, openai_client(endpoint, "s") as ai:
-            host, port = endpoint.address.removeprefix("http://").split(":")
-            for garbage in (b"\x16\x03\x01\x02\x00", b"GET / HTTP/9\r\n\r\n", b"POST /v1 HTTP/1.1\r\nhost:", b"\n" * 9):
-                _, writer = await asyncio.open_connection(host, int(port))
-                writer.write(garbage)
-                await writer.drain()
-                writer.close()
-            answer = await ai.chat.completions.create(model="m", messages=[user("Hi")])  # type: ignore[list-item]
-            assert answer.choices[0].message.content == "reply 1"
-
-    asyncio.run(play())
-
-
-def test_the_server_leaves_signals_to_its_caller():
-    async def play() -> None:
-        async with served(make_recorder(FakeEngine())):
-            assert threading.current_thread() is not threading.main_thread()
-
-    thread = threading.Thread(target=lambda: asyncio.run(play()))
-    thread.start()
-    thread.join()
+        answer = await ai.chat.completions.create(model="m", messages=[user("Hi")])  # type: ignore[list-item]
+        assert answer.choices[0].message.content == "reply 1"
 
 
 def test_a_port_that_is_taken_is_an_input_error():
@@ -145,7 +102,7 @@ def test_a_port_that_is_taken_is_an_input_error():
         listen("127.0.0.1", taken.getsockname()[1])
 
 
-def test_a_thousand_sessions_at_a_time_lose_nothing_and_leave_nothing_in_memory(tmp_path: Path):
+async def test_a_thousand_sessions_at_a_time_lose_nothing_and_leave_nothing_in_memory(tmp_path: Path):
     """Two requests each; all sessions are open at the same time, then all end."""
     count = 1000
 
@@ -162,21 +119,18 @@ def test_a_thousand_sessions_at_a_time_lose_nothing_and_leave_nothing_in_memory(
 
     before = parts_of_sessions()
 
-    async def play() -> None:
-        engine = FakeEngine(say=lambda messages: f"to {messages[0].content}", forgets=True)
-        recorder = make_recorder(engine, Store(tmp_path))
-        app = make_app(recorder, Access(LOOPBACK_NAMES), model="fake")
-        all_open = asyncio.Barrier(count + 1)
-        sessions = [asyncio.create_task(session(app, f"s{n}", all_open)) for n in range(count)]
-        await all_open.wait()
-        assert recorder.open_sessions == count
-        await asyncio.gather(*sessions)
-        assert recorder.open_sessions == 0
-        del sessions
-        assert parts_of_sessions() == before, "what stays of a session is its name"
-        await recorder.close()
-
-    asyncio.run(play())
+    engine = FakeEngine(say=lambda messages: f"to {messages[0].content}", forgets=True)
+    recorder = make_recorder(engine, Store(tmp_path))
+    app = make_app(recorder, Access(LOOPBACK_NAMES), model="fake")
+    all_open = asyncio.Barrier(count + 1)
+    sessions = [asyncio.create_task(session(app, f"s{n}", all_open)) for n in range(count)]
+    await all_open.wait()
+    assert recorder.open_sessions == count
+    await asyncio.gather(*sessions)
+    assert recorder.open_sessions == 0
+    del sessions
+    assert parts_of_sessions() == before, "what stays of a session is its name"
+    await recorder.close()
     records = [record for record in read(tmp_path / TRAJECTORIES) if isinstance(record, Trajectory)]
     assert {record.id for record in records} == {f"s{n}" for n in range(count)} and len(records) == count
     for record in records:

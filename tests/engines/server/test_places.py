@@ -10,7 +10,7 @@ import pytest
 
 from bough.engines.server.chat import ChatRequest
 from bough.engines.server.session import RecordedCall, Session, prompt_of
-from bough.engines.server.store import SessionOutcome, Store, read_call, trajectory_of, write_call
+from bough.engines.server.store import SessionOutcome, Store, read_call, write_call
 from bough.types import Message, ToolCall
 from tests.engines.server.fake import LOOK, TOOL, FakeEngine, make_recorder, rendered
 from tests.engines.server.test_session import ask, session_on
@@ -33,7 +33,7 @@ def offered(*messages: Message, **more: Any) -> ChatRequest:
 
 
 async def shown(session: Session, request: ChatRequest) -> Message:
-    [(_, reply)] = await session.answer(request)
+    _, reply = await session.answer(request)
     return reply
 
 
@@ -66,21 +66,18 @@ def replayed(session: Session, engine: FakeEngine) -> Session:
 
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize(("first", "second"), [(LOOK, SPACED), (" ", "\n"), ("done", "done ")])
-def test_the_same_reply_in_another_form_does_not_replace_an_earlier_one(first: str, second: str, restarts: bool):
-    async def play() -> None:
-        session = session_on(engine := engine_saying(first, second, "end", offset=1000))
-        said = [user("one")]
-        for words in ("two", "three"):
-            reply = await shown(session, offered(*said))
-            said += [reply, user(words)]
-        session = replayed(session, engine) if restarts else session
-        await shown(session, offered(*said))
-        assert [m.content for m in engine.asked[-1]["messages"]] == ["one", first, "two", second, "three"]
-        assert [call.parent for call in session.calls] == [None, 0, 1]
-        assert [call.rewritten for call in session.calls] == [False, False, restarts]
-        check(session)
-
-    asyncio.run(play())
+async def test_the_same_reply_in_another_form_does_not_replace_an_earlier_one(first: str, second: str, restarts: bool):
+    session = session_on(engine := engine_saying(first, second, "end", offset=1000))
+    said = [user("one")]
+    for words in ("two", "three"):
+        reply = await shown(session, offered(*said))
+        said += [reply, user(words)]
+    session = replayed(session, engine) if restarts else session
+    await shown(session, offered(*said))
+    assert [m.content for m in engine.asked[-1]["messages"]] == ["one", first, "two", second, "three"]
+    assert [call.parent for call in session.calls] == [None, 0, 1]
+    assert [call.rewritten for call in session.calls] == [False, False, restarts]
+    check(session)
 
 
 def test_of_two_replies_to_one_prompt_the_one_that_comes_back_is_continued():
@@ -88,7 +85,7 @@ def test_of_two_replies_to_one_prompt_the_one_that_comes_back_is_continued():
 
     async def play(chosen: int) -> None:
         session = session_on(engine := engine_saying(LOOK, SPACED, *["done"] * 3))
-        [one, other] = [reply for _, reply in await session.answer(offered(user("one"), num_choices=2))]
+        one, other = [await shown(session, offered(user("one"))) for _ in range(2)]
         ends = [await shown(session, offered(user("one"), reply, user("two"))) for reply in (one, other)]
         assert [call.parent for call in session.calls] == [None, None, 0, 1]
         await shown(session, offered(user("one"), [one, other][chosen], user("two"), ends[chosen], user("three")))
@@ -100,127 +97,75 @@ def test_of_two_replies_to_one_prompt_the_one_that_comes_back_is_continued():
         asyncio.run(play(chosen))
 
 
-def test_replies_that_a_client_cannot_tell_apart_are_one_consistent_history():
-    async def play() -> None:
-        session = session_on(engine_saying(LOOK, SPACED, "done", "end"))
-        [one, _] = [reply for _, reply in await session.answer(offered(user("one"), num_choices=2))]
-        bare = one.model_copy(update={"tool_calls": [call.model_copy(update={"id": None}) for call in one.tool_calls]})
-        end = await shown(session, offered(user("one"), bare, user("two")))
-        await shown(session, offered(user("one"), one, user("two"), end, user("three")))
-        assert session.calls[3].parent == 2
-        check(session)
-
-    asyncio.run(play())
-
-
-def test_a_user_s_message_that_differs_in_white_space_is_another_conversation():
-    async def play() -> None:
-        session = session_on(engine := FakeEngine())
-        reply = await shown(session, ask("one"))
-        await session.answer(ask("one ", reply.content, "two"))
-        assert [m.content for m in engine.asked[-1]["messages"]] == ["one ", reply.content, "two"]
-        assert session.calls[1].parent is None
-        check(session)
-
-    asyncio.run(play())
-
-
-def test_a_rewritten_history_keeps_the_form_of_the_calls_in_it():
+async def test_a_rewritten_history_keeps_the_form_of_the_calls_in_it():
     """As where an agent replaces its first messages by a summary."""
 
-    async def play() -> None:
-        session = session_on(engine := engine_saying(LOOK, SPACED, "end"))
-        first = await shown(session, offered(user("one")))
-        second = await shown(session, offered(user("one"), first, user("two")))
-        await shown(session, offered(user("a summary"), first, user("between"), second, user("three")))
-        said = [m.content for m in engine.asked[-1]["messages"]]
-        assert said == ["a summary", LOOK, "between", SPACED, "three"] and session.calls[-1].parent is None
-
-    asyncio.run(play())
+    session = session_on(engine := engine_saying(LOOK, SPACED, "end"))
+    first = await shown(session, offered(user("one")))
+    second = await shown(session, offered(user("one"), first, user("two")))
+    await shown(session, offered(user("a summary"), first, user("between"), second, user("three")))
+    said = [m.content for m in engine.asked[-1]["messages"]]
+    assert said == ["a summary", LOOK, "between", SPACED, "three"] and session.calls[-1].parent is None
 
 
-def test_a_call_that_was_edited_is_not_what_the_model_wrote():
-    async def play() -> None:
-        session = session_on(engine := engine_saying(LOOK, "end", "end"))
-        reply = await shown(session, offered(user("one")))
-        [call] = reply.tool_calls
-        edited = reply.model_copy(update={"tool_calls": [call.model_copy(update={"arguments": {"at": "desk"}})]})
-        for start in ("one", "a summary"):
-            await shown(session, offered(user(start), edited, user("two")))
-            assert engine.asked[-1]["messages"][1] == edited and session.calls[-1].parent is None
-
-    asyncio.run(play())
+async def test_a_call_that_was_edited_is_not_what_the_model_wrote():
+    session = session_on(engine := engine_saying(LOOK, "end", "end"))
+    reply = await shown(session, offered(user("one")))
+    [call] = reply.tool_calls
+    edited = reply.model_copy(update={"tool_calls": [call.model_copy(update={"arguments": {"at": "desk"}})]})
+    for start in ("one", "a summary"):
+        await shown(session, offered(user(start), edited, user("two")))
+        assert engine.asked[-1]["messages"][1] == edited and session.calls[-1].parent is None
 
 
-def test_prompts_that_do_not_continue_the_sampled_tokens_are_counted(tmp_path: Path):
-    async def play() -> None:
-        recorder = make_recorder(FakeEngine(offset=1000), Store(tmp_path))
-        for question in ("left", "right"):  # the second way on has a chat of its own, which encodes the text
-            await recorder.answer("s", ask("one"))
-            await recorder.answer("s", ask("one", "reply 1", question))
-        session = recorder.session("s")
-        assert [call.parent for call in session.calls] == [None, 0, None, 0]
-        assert [call.rewritten for call in session.calls] == [False, False, False, True]
-        check(session)
-        await recorder.close()
-        again = make_recorder(FakeEngine(), Store(tmp_path))
-        assert [call.rewritten for call in again.session("s").calls] == [False, False, False, True]
-        trajectory = await again.end("s", SessionOutcome())
-        assert trajectory.info["rewritten_prompts"] == 1
-        await again.close()
-
-    asyncio.run(play())
-
-
-def test_nothing_is_counted_where_every_prompt_continues():
-    async def play() -> Session:
-        session = session_on(FakeEngine(offset=1000))
-        await session.answer(ask("one"))
-        await session.answer(ask("one", "reply 1", "two"))
-        return session
-
-    assert "rewritten_prompts" not in trajectory_of(asyncio.run(play()), SessionOutcome(), agent="fake").info
+async def test_prompts_that_do_not_continue_the_sampled_tokens_are_counted(tmp_path: Path):
+    recorder = make_recorder(FakeEngine(offset=1000), Store(tmp_path))
+    for question in ("left", "right"):  # the second way on has a chat of its own, which encodes the text
+        await recorder.answer("s", ask("one"))
+        await recorder.answer("s", ask("one", "reply 1", question))
+    session = recorder.session("s")
+    assert [call.parent for call in session.calls] == [None, 0, None, 0]
+    assert [call.rewritten for call in session.calls] == [False, False, False, True]
+    check(session)
+    await recorder.close()
+    again = make_recorder(FakeEngine(), Store(tmp_path))
+    assert [call.rewritten for call in again.session("s").calls] == [False, False, False, True]
+    trajectory = await again.end("s", SessionOutcome())
+    assert trajectory.info["rewritten_prompts"] == 1
+    await again.close()
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_a_record_continues_is_true_whatever_a_client_does(seed: int):
+async def test_what_a_record_continues_is_true_whatever_a_client_does(seed: int):
     """Clients repeat requests, branch, drop ids and white space, rewrite histories; servers restart."""
 
-    async def play() -> None:
-        draw = random.Random(seed)
-        engine = FakeEngine(say=lambda _: draw.choice(FORMS), offset=draw.choice([0, 1000]))
-        session = session_on(engine)
-        conversations: list[list[Message]] = [[user("one")], [user("one ")]]
-        for _ in range(40):
-            messages = _changed(draw, draw.choice(conversations))
-            replies = await session.answer(offered(*messages, num_choices=draw.choice([1, 1, 1, 2])))
-            for _, reply in replies:
-                conversations.append([*messages, reply, user(draw.choice(["two", "two\n", "three"]))])
-            if draw.random() < 0.1:
-                session = replayed(session, engine)
-            check(session)
-
-    asyncio.run(play())
+    draw = random.Random(seed)
+    engine = FakeEngine(say=lambda _: draw.choice(FORMS), offset=draw.choice([0, 1000]))
+    session = session_on(engine)
+    conversations: list[list[Message]] = [[user("one")], [user("one ")]]
+    for _ in range(40):
+        messages = _changed(draw, draw.choice(conversations))
+        _, reply = await session.answer(offered(*messages))
+        conversations.append([*messages, reply, user(draw.choice(["two", "two\n", "three"]))])
+        if draw.random() < 0.1:
+            session = replayed(session, engine)
+        check(session)
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_client_that_changes_nothing_continues_the_very_reply_that_it_got(seed: int):
-    async def play() -> None:
-        draw = random.Random(seed)
-        session = session_on(engine := FakeEngine(say=lambda _: draw.choice(FORMS)))
-        # Each conversation with the replies in it as the model wrote them.
-        conversations: list[tuple[list[Message], list[str]]] = [([user("one")], [])]
-        for _ in range(40):
-            messages, written = draw.choice(conversations)
-            replies = await session.answer(offered(*messages, num_choices=draw.choice([1, 2])))
-            sent = engine.asked[-1]["messages"]
-            assert [m.content for m in sent if m.role == "assistant"] == written
-            for answer, reply in replies:
-                conversations.append(([*messages, reply, user("more")], [*written, answer.message.content]))
-        assert all((call.parent is None) is (len(prompt_of(session.calls, call)) == 1) for call in session.calls)
-        check(session)
-
-    asyncio.run(play())
+async def test_a_client_that_changes_nothing_continues_the_very_reply_that_it_got(seed: int):
+    draw = random.Random(seed)
+    session = session_on(engine := FakeEngine(say=lambda _: draw.choice(FORMS)))
+    # Each conversation with the replies in it as the model wrote them.
+    conversations: list[tuple[list[Message], list[str]]] = [([user("one")], [])]
+    for _ in range(40):
+        messages, written = draw.choice(conversations)
+        answer, reply = await session.answer(offered(*messages))
+        sent = engine.asked[-1]["messages"]
+        assert [m.content for m in sent if m.role == "assistant"] == written
+        conversations.append(([*messages, reply, user("more")], [*written, answer.message.content]))
+    assert all((call.parent is None) is (len(prompt_of(session.calls, call)) == 1) for call in session.calls)
+    check(session)
 
 
 def _changed(draw: random.Random, messages: list[Message]) -> list[Message]:

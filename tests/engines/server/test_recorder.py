@@ -21,34 +21,23 @@ def test_names_that_could_be_paths_are_refused(name: str):
         make_recorder(FakeEngine()).session(name)
 
 
-@pytest.mark.parametrize("name", ["a", "task-1.attempt_2", "0", "A" * 128, "-"])
-def test_other_names_are_fine(name: str):
-    assert make_recorder(FakeEngine()).session(name).name == name
+async def test_a_session_ends_once():
+    recorder = make_recorder(FakeEngine())
+    await recorder.answer("s", ask("one"))
+    trajectory = await recorder.end("s", SessionOutcome(success=True))
+    assert trajectory.id == "s" and recorder.open_sessions == 0
+    for use in (recorder.end("s", SessionOutcome()), recorder.answer("s", ask("two"))):
+        with pytest.raises(RefusedError, match=r"session s is closed \(it has ended\); use another") as caught:
+            await use
+        assert caught.value.status == 409
 
 
-def test_a_session_ends_once():
-    async def play() -> None:
-        recorder = make_recorder(FakeEngine())
-        await recorder.answer("s", ask("one"))
-        trajectory = await recorder.end("s", SessionOutcome(success=True))
-        assert trajectory.id == "s" and recorder.open_sessions == 0
-        for use in (recorder.end("s", SessionOutcome()), recorder.answer("s", ask("two"))):
-            with pytest.raises(RefusedError, match=r"session s is closed \(it has ended\); use another") as caught:
-                await use
-            assert caught.value.status == 409
-
-    run(play)
-
-
-def test_a_session_without_a_call_cannot_be_recorded_and_leaves_nothing():
-    async def play() -> None:
-        recorder = make_recorder(FakeEngine())
-        with pytest.raises(RefusedError, match="has no finished call"):
-            await recorder.end("s", SessionOutcome())
-        assert recorder.open_sessions == 0
-        await recorder.answer("s", ask("one"))
-
-    run(play)
+async def test_a_session_without_a_call_cannot_be_recorded_and_leaves_nothing():
+    recorder = make_recorder(FakeEngine())
+    with pytest.raises(RefusedError, match="has no finished call"):
+        await recorder.end("s", SessionOutcome())
+    assert recorder.open_sessions == 0
+    await recorder.answer("s", ask("one"))
 
 
 def test_unused_sessions_are_closed_and_marked(monkeypatch: pytest.MonkeyPatch):
@@ -81,65 +70,53 @@ def test_unused_sessions_are_closed_and_marked(monkeypatch: pytest.MonkeyPatch):
     run(play)
 
 
-def test_a_session_that_cannot_be_ended_keeps_no_other_open():
-    async def play() -> None:
-        recorder = make_recorder(FakeEngine(), timeout_s=-1.0)
-        await recorder.answer("broken", ask("one"))
-        recorder.session("broken").close("one of its calls could not be written")
-        await recorder.answer("old", ask("one"))
-        assert await recorder.sweep() == ["old"]
-
-    run(play)
+async def test_a_session_that_cannot_be_ended_keeps_no_other_open():
+    recorder = make_recorder(FakeEngine(), timeout_s=-1.0)
+    await recorder.answer("broken", ask("one"))
+    recorder.session("broken").close("one of its calls could not be written")
+    await recorder.answer("old", ask("one"))
+    assert await recorder.sweep() == ["old"]
 
 
-def test_floods_are_refused_and_those_before_are_answered(monkeypatch: pytest.MonkeyPatch):
+async def test_floods_are_refused_and_those_before_are_answered(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "MAX_IN_FLIGHT", 3)
     monkeypatch.setattr(module, "MAX_SESSIONS", 4)
 
-    async def play() -> None:
-        recorder = make_recorder(engine := FakeEngine(gate=asyncio.Event()))
-        waiting = [asyncio.create_task(recorder.answer(f"s{n}", ask("one"))) for n in range(5)]
-        while len(engine.asked) < 3:
-            await asyncio.sleep(0)
-        for refused in waiting[3:]:
-            with pytest.raises(RefusedError) as caught:
-                await refused
-            assert caught.value.status == 429
-        assert engine.gate is not None
-        engine.gate.set()
-        assert len(await asyncio.gather(*waiting[:3])) == 3 and recorder.in_flight == 0
-        await recorder.answer("s3", ask("one"))
-        with pytest.raises(RefusedError, match="4 sessions are open"):
-            await recorder.answer("s4", ask("one"))
-
-    run(play)
+    recorder = make_recorder(engine := FakeEngine(gate=asyncio.Event()))
+    waiting = [asyncio.create_task(recorder.answer(f"s{n}", ask("one"))) for n in range(5)]
+    while len(engine.asked) < 3:
+        await asyncio.sleep(0)
+    for refused in waiting[3:]:
+        with pytest.raises(RefusedError) as caught:
+            await refused
+        assert caught.value.status == 429
+    assert engine.gate is not None
+    engine.gate.set()
+    assert len(await asyncio.gather(*waiting[:3])) == 3 and recorder.in_flight == 0
+    await recorder.answer("s3", ask("one"))
+    with pytest.raises(RefusedError, match="4 sessions are open"):
+        await recorder.answer("s4", ask("one"))
 
 
-def test_without_a_model_of_its_own_only_opened_sessions_exist():
-    async def play() -> None:
-        recorder, engine = Recorder(), FakeEngine()
-        for name in ("s", None):
-            with pytest.raises(RefusedError) as caught:
-                await recorder.answer(name, ask("one"))
-            assert caught.value.status == 404
-        session = recorder.open("s", engine.config("s"))
+async def test_without_a_model_of_its_own_only_opened_sessions_exist():
+    recorder, engine = Recorder(), FakeEngine()
+    for name in ("s", None):
+        with pytest.raises(RefusedError) as caught:
+            await recorder.answer(name, ask("one"))
+        assert caught.value.status == 404
+    session = recorder.open("s", engine.config("s"))
+    await recorder.answer("s", ask("one"))
+    recorder.drop(session)
+    with pytest.raises(RefusedError, match="there is no session s"):
         await recorder.answer("s", ask("one"))
-        recorder.drop(session)
-        with pytest.raises(RefusedError, match="there is no session s"):
-            await recorder.answer("s", ask("one"))
-
-    run(play)
 
 
-def test_an_agents_session_ends_with_its_agent_only():
+async def test_an_agents_session_ends_with_its_agent_only():
     """A model whose code reaches the endpoint must not end its own episode, which would be played again."""
 
-    async def play() -> None:
-        recorder, engine = Recorder(), FakeEngine()
-        session = recorder.open("s", engine.config("s"))
-        await recorder.answer("s", ask("one"))
-        with pytest.raises(RefusedError, match="ends when its agent function returns") as caught:
-            await recorder.end("s", SessionOutcome(success=True))
-        assert caught.value.status == 403 and session.closed is None
-
-    run(play)
+    recorder, engine = Recorder(), FakeEngine()
+    session = recorder.open("s", engine.config("s"))
+    await recorder.answer("s", ask("one"))
+    with pytest.raises(RefusedError, match="ends when its agent function returns") as caught:
+        await recorder.end("s", SessionOutcome(success=True))
+    assert caught.value.status == 403 and session.closed is None

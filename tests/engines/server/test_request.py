@@ -5,7 +5,6 @@ import pytest
 
 from bough.config.groups import SamplingConfig
 from bough.engines.server.chat import (
-    MAX_CHOICES,
     MAX_DEPTH,
     MAX_MESSAGES,
     MAX_STOPS,
@@ -27,12 +26,12 @@ def read(**more: Any) -> Any:
 
 def test_the_parameters_of_a_request_are_read():
     request = read(
-        temperature=0.5, top_p=0.9, top_k=7, max_tokens=10, stop="END", seed=-1, n=2, stream=True,
+        temperature=0.5, top_p=0.9, top_k=7, max_tokens=10, stop="END", seed=-1, n=1, stream=True,
         stream_options={"include_usage": True}, logprobs=True, tools=[TOOL], tool_choice="auto", user="someone",
     )  # fmt: skip
     assert request.sampling == {"temperature": 0.5, "top_p": 0.9, "top_k": 7, "max_new_tokens": 10, "stop": ["END"]}
     assert request.seed == (1 << 56) - 1
-    assert (request.num_choices, request.stream, request.stream_usage, request.logprobs) == (2, True, True, True)
+    assert (request.stream, request.stream_usage, request.logprobs) == (True, True, True)
     assert request.tools == [TOOL]
 
 
@@ -60,7 +59,7 @@ def test_with_fixed_sampling_a_client_can_only_shorten_and_stop_replies():
     ("more", "param", "words"),
     [
         ({"n": 0}, "n", "n is 0: Input should be greater than or equal to 1"),
-        ({"n": MAX_CHOICES + 1}, "n", f"less than or equal to {MAX_CHOICES}"),
+        ({"n": 2}, "n", "less than or equal to 1"),
         ({"n": 1.5}, "n", "valid integer"),
         ({"temperature": -1}, "temperature", "temperature is -1: Input should be greater than or equal to 0"),
         ({"temperature": "hot"}, "temperature", "temperature is 'hot': Input should be a valid number"),

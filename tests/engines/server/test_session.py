@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from bough.config.groups import SamplingConfig
 from bough.engines.base import ContextFullError, EngineError
 from bough.engines.server.chat import ChatRequest, RefusedError
 from bough.engines.server.session import MAX_IDLE_CHATS, Session, SessionConfig
@@ -26,7 +25,7 @@ def ask(*contents: str, **more: Any) -> ChatRequest:
 
 
 async def said(session: Session, request: ChatRequest) -> str:
-    [(_, shown)] = await session.answer(request)
+    _, shown = await session.answer(request)
     return shown.content
 
 
@@ -34,65 +33,42 @@ def parents(session: Session) -> list[int | None]:
     return [call.parent for call in session.calls]
 
 
-def test_a_conversation_that_grows_is_one_chain_on_one_chat():
-    async def play() -> None:
-        engine = FakeEngine()
-        session = session_on(engine)
-        first = await said(session, ask("one"))
-        second = await said(session, ask("one", first, "two"))
-        await said(session, ask("one", first, "two", second, "three"))
-        assert parents(session) == [None, 0, 1]
-        assert [[m.content for m in call.messages] for call in session.calls] == [["one"], ["two"], ["three"]]
-        assert engine.opened == ["s/0"] and engine.closed == []
-
-    asyncio.run(play())
+async def test_a_conversation_that_grows_is_one_chain_on_one_chat():
+    engine = FakeEngine()
+    session = session_on(engine)
+    first = await said(session, ask("one"))
+    second = await said(session, ask("one", first, "two"))
+    await said(session, ask("one", first, "two", second, "three"))
+    assert parents(session) == [None, 0, 1]
+    assert [[m.content for m in call.messages] for call in session.calls] == [["one"], ["two"], ["three"]]
+    assert engine.opened == ["s/0"] and engine.closed == []
 
 
-def test_a_rewritten_history_starts_a_branch_with_all_its_messages():
-    async def play() -> None:
-        session = session_on(engine := FakeEngine())
-        await said(session, ask("one"))
-        await said(session, ask("one", "a summary", "two"))
-        assert parents(session) == [None, None]
-        assert [m.content for m in session.calls[1].messages] == ["one", "a summary", "two"]
-        assert engine.opened == ["s/0", "s/1"]
-
-    asyncio.run(play())
+async def test_a_rewritten_history_starts_a_branch_with_all_its_messages():
+    session = session_on(engine := FakeEngine())
+    await said(session, ask("one"))
+    await said(session, ask("one", "a summary", "two"))
+    assert parents(session) == [None, None]
+    assert [m.content for m in session.calls[1].messages] == ["one", "a summary", "two"]
+    assert engine.opened == ["s/0", "s/1"]
 
 
-def test_a_request_that_adds_nothing_to_a_conversation_is_a_branch():
-    async def play() -> None:
-        session = session_on(FakeEngine())
-        first = await said(session, ask("one"))
-        await said(session, ask("one", first))
-        assert parents(session) == [None, None]
-        assert [m.content for m in session.calls[1].messages] == ["one", "reply 1"]
-
-    asyncio.run(play())
+async def test_a_request_that_adds_nothing_to_a_conversation_is_a_branch():
+    session = session_on(FakeEngine())
+    first = await said(session, ask("one"))
+    await said(session, ask("one", first))
+    assert parents(session) == [None, None]
+    assert [m.content for m in session.calls[1].messages] == ["one", "reply 1"]
 
 
-def test_two_ways_on_from_one_call_have_one_parent_and_two_chats():
-    async def play() -> None:
-        session = session_on(engine := FakeEngine())
-        first = await said(session, ask("one"))
-        await asyncio.gather(
-            session.answer(ask("one", first, "left")), session.answer(ask("one", first, "right")),
-        )  # fmt: skip
-        assert parents(session) == [None, 0, 0]
-        assert [asked["chat"] for asked in engine.asked] == ["s/0", "s/0", "s/1"]
-
-    asyncio.run(play())
-
-
-def test_several_choices_are_several_calls_with_seeds_of_their_own():
-    async def play() -> None:
-        session = session_on(engine := FakeEngine())
-        replies = await session.answer(ask("one", num_choices=3))
-        assert [shown.content for _, shown in replies] == ["reply 1", "reply 2", "reply 3"]
-        assert parents(session) == [None, None, None]
-        assert len({asked["seed"] for asked in engine.asked}) == 3
-
-    asyncio.run(play())
+async def test_two_ways_on_from_one_call_have_one_parent_and_two_chats():
+    session = session_on(engine := FakeEngine())
+    first = await said(session, ask("one"))
+    await asyncio.gather(
+        session.answer(ask("one", first, "left")), session.answer(ask("one", first, "right")),
+    )  # fmt: skip
+    assert parents(session) == [None, 0, 0]
+    assert [asked["chat"] for asked in engine.asked] == ["s/0", "s/0", "s/1"]
 
 
 def test_a_seed_depends_on_what_is_asked_and_how_often_but_not_on_what_came_between():
@@ -110,137 +86,79 @@ def test_a_seed_depends_on_what_is_asked_and_how_often_but_not_on_what_came_betw
     assert len(set(some["a"])) == 2, "the same question again is another draw"
 
 
-def test_a_reply_with_tool_calls_goes_back_to_the_model_as_it_wrote_it():
-    async def play() -> None:
-        session = session_on(engine := FakeEngine(say=lambda _: f"Well.\n{LOOK}"))
-        [(_, shown)] = await session.answer(ask("one", tools=[TOOL]))
-        assert shown.content == "Well." and shown.tool_calls[0].name == "look"
-        result = Message(role="tool", content="a mug", tool_call_id=shown.tool_calls[0].id)
-        await session.answer(ChatRequest([*ask("one").messages, shown, result], tools=[TOOL]))
-        assert [m.content for m in engine.asked[1]["messages"]] == ["one", f"Well.\n{LOOK}", "a mug"]
-        assert parents(session) == [None, 0]
-
-    asyncio.run(play())
+async def test_a_reply_with_tool_calls_goes_back_to_the_model_as_it_wrote_it():
+    session = session_on(engine := FakeEngine(say=lambda _: f"Well.\n{LOOK}"))
+    _, shown = await session.answer(ask("one", tools=[TOOL]))
+    assert shown.content == "Well." and shown.tool_calls[0].name == "look"
+    result = Message(role="tool", content="a mug", tool_call_id=shown.tool_calls[0].id)
+    await session.answer(ChatRequest([*ask("one").messages, shown, result], tools=[TOOL]))
+    assert [m.content for m in engine.asked[1]["messages"]] == ["one", f"Well.\n{LOOK}", "a mug"]
+    assert parents(session) == [None, 0]
 
 
-def test_the_ids_of_tool_calls_do_not_tell_the_session_s_name():
+async def test_the_ids_of_tool_calls_do_not_tell_the_session_s_name():
     """They are part of later prompts; a model that knows its address could use the endpoint itself."""
 
-    async def play() -> None:
-        session = session_on(FakeEngine(say=lambda _: LOOK))
-        session.name = "5ec7e7"
-        ids = [(await session.answer(ask("one", tools=[TOOL])))[0][1].tool_calls[0].id for _ in range(2)]
-        assert len(set(ids)) == 2 and not any(session.name in str(one) for one in ids)
-
-    asyncio.run(play())
+    session = session_on(FakeEngine(say=lambda _: LOOK))
+    session.name = "5ec7e7"
+    ids = [(await session.answer(ask("one", tools=[TOOL])))[1].tool_calls[0].id for _ in range(2)]
+    assert len(set(ids)) == 2 and not any(session.name in str(one) for one in ids)
 
 
-def test_a_stop_text_is_cut_off_and_stays_away_from_the_history():
-    async def play() -> None:
-        session = session_on(engine := FakeEngine(say=lambda _: "an answer END"))
-        reply = await said(session, ask("one", sampling={"stop": ["END"]}))
-        assert reply == "an answer "
-        await said(session, ask("one", reply, "two"))
-        assert engine.asked[1]["messages"][1].content == "an answer "
-        call = session.calls[0].call
-        assert call is not None and call.text == "an answer END", "the tokens are what was sampled"
-
-    asyncio.run(play())
+async def test_a_stop_text_is_cut_off_and_stays_away_from_the_history():
+    session = session_on(engine := FakeEngine(say=lambda _: "an answer END"))
+    reply = await said(session, ask("one", sampling={"stop": ["END"]}))
+    assert reply == "an answer "
+    await said(session, ask("one", reply, "two"))
+    assert engine.asked[1]["messages"][1].content == "an answer "
+    call = session.calls[0].call
+    assert call is not None and call.text == "an answer END", "the tokens are what was sampled"
 
 
-def test_other_tools_are_another_conversation():
-    async def play() -> None:
-        session = session_on(FakeEngine())
-        first = await said(session, ask("one", tools=[TOOL]))
-        await said(session, ask("one", first, "two"))
-        assert parents(session) == [None, None]
-
-    asyncio.run(play())
+async def test_other_tools_are_another_conversation():
+    session = session_on(FakeEngine())
+    first = await said(session, ask("one", tools=[TOOL]))
+    await said(session, ask("one", first, "two"))
+    assert parents(session) == [None, None]
 
 
-def test_a_closed_session_cancels_what_is_in_flight_and_refuses_the_rest():
-    async def play() -> None:
-        session = session_on(engine := FakeEngine(gate=asyncio.Event()))
-        waiting = asyncio.create_task(session.answer(ask("one")))
-        while not engine.asked:
-            await asyncio.sleep(0)
-        session.close("it has ended")
-        for answer in (waiting, session.answer(ask("two"))):
-            with pytest.raises(RefusedError, match="session s is closed") as caught:
-                await answer
-            assert caught.value.status == 409
-        assert engine.cancelled == 1 and session.calls == [] and session.in_flight == 0
-        assert engine.closed == ["s/0"]
-
-    asyncio.run(play())
+async def test_a_closed_session_cancels_what_is_in_flight_and_refuses_the_rest():
+    session = session_on(engine := FakeEngine(gate=asyncio.Event()))
+    waiting = asyncio.create_task(session.answer(ask("one")))
+    while not engine.asked:
+        await asyncio.sleep(0)
+    session.close("it has ended")
+    for answer in (waiting, session.answer(ask("two"))):
+        with pytest.raises(RefusedError, match="session s is closed") as caught:
+            await answer
+        assert caught.value.status == 409
+    assert engine.cancelled == 1 and session.calls == [] and session.in_flight == 0
+    assert engine.closed == ["s/0"]
 
 
-def test_a_client_that_hangs_up_ends_its_generation_and_nothing_is_recorded():
-    async def play() -> None:
-        session = session_on(engine := FakeEngine(gate=asyncio.Event()))
-        waiting = asyncio.create_task(session.answer(ask("one")))
-        while not engine.asked:
-            await asyncio.sleep(0)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert engine.cancelled == 1 and session.calls == [] and engine.closed == ["s/0"]
-
-    asyncio.run(play())
-
-
-def test_more_replies_than_allowed_are_refused():
-    async def play() -> None:
-        session = session_on(FakeEngine(), max_calls=2)
-        await session.answer(ask("one", num_choices=2))
-        with pytest.raises(RefusedError, match="at most 2 replies"):
-            await session.answer(ask("two"))
-        assert session.refused == "max_turns" and len(session.calls) == 2
-
-    asyncio.run(play())
-
-
-def test_all_choices_of_requests_in_flight_count():
-    async def play() -> None:
-        session = session_on(FakeEngine(), max_calls=4)
-        answers = [session.answer(ask("one", num_choices=3)), session.answer(ask("two", num_choices=3))]
-        first, second = await asyncio.gather(*answers, return_exceptions=True)
-        assert isinstance(first, list) and isinstance(second, RefusedError) and len(session.calls) == 3
-        await session.answer(ask("three"))
-
-    asyncio.run(play())
+async def test_more_replies_than_allowed_are_refused_and_requests_in_flight_count():
+    session = session_on(FakeEngine(), max_calls=2)
+    await session.answer(ask("one"))
+    answers = [session.answer(ask("two")), session.answer(ask("three"))]
+    second, third = await asyncio.gather(*answers, return_exceptions=True)
+    assert isinstance(second, tuple) and isinstance(third, RefusedError) and "at most 2 replies" in str(third)
+    assert session.refused == "max_turns" and len(session.calls) == 2
 
 
 @pytest.mark.parametrize("error", [ContextFullError("too long"), EngineError("gone")])
-def test_why_a_model_could_not_answer_is_remembered(error: Exception):
+async def test_why_a_model_could_not_answer_is_remembered(error: Exception):
     def fail(_: Any) -> str:
         raise error
 
-    async def play() -> None:
-        session = session_on(FakeEngine(say=fail))
-        with pytest.raises(type(error)):
-            await session.answer(ask("one", num_choices=2))
-        full = isinstance(error, ContextFullError)
-        assert (session.refused, session.failure) == (("context_full", None) if full else (None, error))
-
-    asyncio.run(play())
+    session = session_on(FakeEngine(say=fail))
+    with pytest.raises(type(error)):
+        await session.answer(ask("one"))
+    full = isinstance(error, ContextFullError)
+    assert (session.refused, session.failure) == (("context_full", None) if full else (None, error))
 
 
-def test_few_chats_are_kept_for_later():
-    async def play() -> None:
-        session = session_on(engine := FakeEngine())
-        for number in range(MAX_IDLE_CHATS + 3):
-            await session.answer(ask(f"question {number}"))
-        assert engine.closed == ["s/0", "s/1", "s/2"]
-
-    asyncio.run(play())
-
-
-def test_a_client_may_not_choose_the_sampling_where_it_is_fixed():
-    async def play() -> None:
-        engine = FakeEngine(sampling=SamplingConfig(temperature=0.7))
-        await session_on(engine, fixed_sampling=True).answer(ask("one", sampling={"temperature": 0.0}))
-        await session_on(engine).answer(ask("one", sampling={"temperature": 0.0}))
-        assert [asked["sampling"].temperature for asked in engine.asked] == [0.7, 0.0]
-
-    asyncio.run(play())
+async def test_few_chats_are_kept_for_later():
+    session = session_on(engine := FakeEngine())
+    for number in range(MAX_IDLE_CHATS + 3):
+        await session.answer(ask(f"question {number}"))
+    assert engine.closed == ["s/0", "s/1", "s/2"]

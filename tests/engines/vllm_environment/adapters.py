@@ -8,8 +8,8 @@ import torch
 
 from bough.models.resolve import load_tokenizer
 from bough.policy.adapters import Lora
+from bough.policy.load import save_policy
 from bough.policy.policy import Policy
-from bough.policy.save import save_policy
 
 
 def make_adapter(folder: Path, *, seed: int, rank: int) -> Policy:

@@ -21,8 +21,8 @@ from bough.engines.vllm import VLLMEngine
 from bough.methods.grpo import GRPOConfig, train_grpo
 from bough.online.vllm import MEMORY
 from bough.policy.adapters import Lora
+from bough.policy.load import save_weights
 from bough.policy.policy import Policy
-from bough.policy.save import save_weights
 from bough.types import Call
 from tests.engines.vllm_environment.models import make_small
 from tests.engines.vllm_environment.serving import vllm_server

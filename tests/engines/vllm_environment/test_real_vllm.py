@@ -66,7 +66,7 @@ async def draw(engine: VLLMEngine, prompt: list[int], *, seed: int = 1, stop_ids
 
 
 def forget_adapters(engine: VLLMEngine) -> None:
-    engine._adapters.take_all()
+    engine._adapters.clear()
     engine.policy = "smollm2"
 
 

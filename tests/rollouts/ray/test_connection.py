@@ -4,10 +4,8 @@ import os
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Collection, Iterator
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -37,7 +35,6 @@ class Ray(SimpleNamespace):
         initialized: bool = False,
         found: Collection[str] = ("10.0.0.5:6379",),
         written: str | None = None,
-        greeting: Any = None,
     ) -> None:
         super().__init__(error=error, initialized=initialized, started=[], options={})
         find = MagicMock(return_value=frozenset(found))
@@ -45,7 +42,6 @@ class Ray(SimpleNamespace):
         constants = SimpleNamespace(ENABLE_RAY_CLUSTER=True)
         self._private = SimpleNamespace(ray_constants=constants, services=services)
         self.exceptions = SimpleNamespace(AuthenticationError=AuthenticationError)
-        self._raylet = SimpleNamespace(GcsClient=MagicMock(side_effect=greeting))
 
     def is_initialized(self) -> bool:
         return self.initialized
@@ -206,33 +202,8 @@ def listening(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
-class RpcError(Exception):
-    rpc_code = 12
-
-
-def test_a_server_that_is_not_ray_is_refused_before_ray_asks_it_for_20_seconds(use, listening: str):
-    use(ray := Ray(greeting=RpcError("Received http2 header with status: 404")))
-    said = rf"{listening} does not answer.*what listens there is not the head node of a Ray cluster"
-    with pytest.raises(BoughError, match=said), connected(ClusterConfig(address=listening)):
-        pass
-    assert not ray.started
-    with pytest.raises(BoughError, match=said):
-        check_address(listening)
-
-
-def test_a_server_that_says_nothing_is_given_up(use, listening: str, monkeypatch: pytest.MonkeyPatch):
-    ended = threading.Event()
-    use(ray := Ray(greeting=lambda **_: ended.wait(20)))
-    monkeypatch.setattr(connection, "REACH_S", 0.2)
-    with pytest.raises(BoughError, match=r"does not answer.*no answer in 0\.2 s"):
-        connected(ClusterConfig(address=listening)).__enter__()
-    ended.set()
-    assert not ray.started
-
-
-@pytest.mark.parametrize("greeting", [None, AuthenticationError("Token is missing")])
-def test_an_address_that_answers_is_left_to_ray(use, listening: str, greeting: Exception | None):
-    use(ray := Ray(greeting=greeting))
+def test_an_address_that_answers_is_left_to_ray(use, listening: str):
+    use(ray := Ray())
     check_address(listening)
     with connected(ClusterConfig(address=listening)):
         assert ray.started == [listening]
@@ -256,7 +227,7 @@ def test_auto_does_not_hide_that_the_cluster_of_ray_address_is_gone(use, monkeyp
             2,
         ),
         (AuthenticationError("Token is missing"), "set RAY_AUTH_MODE=token, and copy", 2),
-        (ConnectionError("ray failed"), "if the cluster asks for a token, set RAY_AUTH_MODE=token", 1),
+        (ConnectionError("ray failed"), "if the cluster asks for a token", 1),
         (RuntimeError("no disk"), r"Ray did not start \(no disk\)", 1),
     ],
 )
@@ -265,13 +236,6 @@ def test_what_goes_wrong_is_a_sentence(use, error: Exception, said: str, exit_co
     with pytest.raises(BoughError, match=said) as raised, connected(NAMED):
         pass
     assert raised.value.exit_code == exit_code
-
-
-def test_a_wrong_token_is_one_of_the_reasons(use, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    use(Ray(ConnectionError("ray failed")))
-    with pytest.raises(BoughError, match=r"the token in ~/\.ray/auth_token must be that of the head node"):
-        connected(NAMED).__enter__()
 
 
 def test_a_missing_extra_is_named(use):

@@ -382,6 +382,7 @@ def test_what_runs_programs_has_never_held_tests():
         ({"kind": "code", "problem": "?", "tests": ["x = 1"]}, "a code problem needs tests that assert something"),
         ({"kind": "code", "problem": "?", "tests": "assert f"}, "needs tests as a list"),
         ({"kind": "code", "problem": "?", "tests": ["assert f("]}, "that are Python"),
+        (ADD | {"tests": ["assert isclose(f(1), 1)"]}, "needs tests that import or define isclose"),
         ({"kind": "math", "problem": "?"}, "a math problem needs answer"),
         ({"kind": "reasoning", "problem": "?", "generator": "chain_sum"}, "needs generator as text, and seed"),
         ({"kind": "reasoning", "problem": "?", "generator": "n_queens", "seed": 1, "index": 0}, "evaluates the answer"),
@@ -456,9 +457,9 @@ def test_a_result_reads_as_in_a_notebook(result: Result, text: str):
     ("call", "said"),
     [
         (ToolCall(name="python", arguments={"code": "1"}), "there is no tool 'python'"),
-        (ToolCall(name=TOOL), 'needs the argument "code"'),
-        (ToolCall(name=TOOL, arguments={"code": 1}), "must be a text"),
-        (ToolCall(name=TOOL, arguments={"code": "1", "language": "c"}), "no argument 'language'"),
+        (ToolCall(name=TOOL), 'takes one argument, "code"'),
+        (ToolCall(name=TOOL, arguments={"code": 1}), 'takes one argument, "code"'),
+        (ToolCall(name=TOOL, arguments={"code": "1", "language": "c"}), 'takes one argument, "code"'),
     ],
 )
 def test_a_wrong_call_is_told(call: ToolCall, said: str):
@@ -485,7 +486,7 @@ def machine(monkeypatch):
         monkeypatch.setattr(environment.shutil, "which", found.get)
         monkeypatch.setattr(environment.registry, "installer", lambda: installer)
         monkeypatch.setattr(environment.registry, "install", install)
-        monkeypatch.setattr(environment.group, "available", lambda: groups)
+        monkeypatch.setattr(environment.group, "place", lambda user: groups or None)
         monkeypatch.setattr(environment.isolation, "choose", lambda: "bubblewrap" if found else "namespaces")
 
     return make

@@ -36,7 +36,7 @@ def test_roots_pi_and_i_are_parts_of_their_own():
         ("\\frac{1}{\\sqrt{3}}", "\\frac{\\sqrt{3}}{3}"),
     ]:
         left, right = read_number(one), read_number(other)
-        assert left is not None and right is not None and left[0].equals(right[0])
+        assert left is not None and right is not None and left[0].parts == right[0].parts
         assert left[0].simple and right[0].simple
 
 

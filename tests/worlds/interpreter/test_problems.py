@@ -54,31 +54,25 @@ def test_programs_are_read_under_the_names_that_files_have(tmp_path: Path):
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"id": 1}, "the problem is missing; none of problem, question"),
-        ({"problem": "x"}, "neither an answer nor tests; a mathematics problem has problem"),
-        ({"query": "x", "entry_point": "f"}, "the tests are missing; none of tests, test, test_list"),
-        (
-            {"prompt": "x", "test": "def check(candidate):\n    assert candidate(1)"},
-            "entry_point is missing. It has prompt, test",
-        ),
-        ({"prompt": "x", "tests": "assert ("}, '"tests" is not Python'),
-        ({"prompt": "x", "tests": f"assert f({'-' * 200_000}1)"}, '"tests" is not Python'),
-        ({"prompt": "x", "tests": f"assert f(1{'+1' * 100_000})"}, '"tests" is not Python'),
-        ({"prompt": "x", "tests": "assert f(1)", "prelude": 5}, "what comes before the tests is int"),
-        ({"prompt": "x", "tests": "assert f(1)", "entry_point": 5}, "entry_point is int; it must be text"),
-        ({"prompt": "x", "tests": "x = 1"}, '"tests" asserts nothing'),
-        ({"prompt": "x", "tests": [1]}, '"tests" must be Python text or a list of it'),
-        (
-            {"prompt": "Write f.", "tests": "assert isclose(f(1), 1) and Counter(f(2))"},
-            '"tests" uses Counter, isclose, which nothing imports or defines',
-        ),
-        ({"prompt": "Add.", "tests": "assert_equal(add(1), 1)"}, '"tests" uses add, assert_equal, which nothing'),
-        ({"prompt": "Write f.", "test": "pd.testing.assert_frame_equal(f(1), 1)"}, '"test" uses pd, which nothing'),
+        ({"id": 1, "tests": "assert f(1)"}, "needs problem as text. It has id, tests; a mathematics problem has"),
+        ({"problem": "x"}, "a math problem needs answer"),
+        ({"problem": "x", "answer": ["1"]}, "needs answer as text or a number"),
+        ({"query": "x", "entry_point": "f"}, "a code problem needs tests"),
+        ({"prompt": "x", "test": "def check(candidate):\n    assert candidate(1)"}, "needs entry_point"),
+        ({"prompt": "x", "tests": "assert ("}, "that are Python"),
+        ({"prompt": "x", "tests": f"assert f({'-' * 200_000}1)"}, "that are Python"),
+        ({"prompt": "x", "tests": f"assert f(1{'+1' * 100_000})"}, "that are Python"),
+        ({"prompt": "x", "tests": "assert f(1)", "prelude": 5}, "prelude and entry_point as text"),
+        ({"prompt": "x", "tests": "assert f(1)", "entry_point": 5}, "prelude and entry_point as text"),
+        ({"prompt": "x", "tests": "x = 1"}, "needs tests that assert something"),
+        ({"prompt": "x", "tests": [1]}, "needs tests as a list of Python statements"),
+        ({"prompt": "Write f.", "tests": "assert isclose(f(1), 1) and Counter(f(2))"}, "define Counter, isclose, or"),
+        ({"prompt": "Add.", "tests": "assert_equal(add(1), 1)"}, "import or define add, assert_equal"),
+        ({"prompt": "Write f.", "test": "pd.testing.assert_frame_equal(f(1), 1)"}, "import or define pd"),
         (
             {"prompt": "Return a Counter.", "tests": "assert candidate('a') == Counter('a')", "entry_point": "f"},
-            '"tests" uses Counter, which nothing',
+            "import or define Counter",
         ),
-        ({"problem": "x", "answer": ["1"]}, '"answer" is list; it must be text or a number'),
         ("{not json", "not JSON"),
     ],
 )
@@ -125,14 +119,8 @@ def test_what_a_prompt_defines_besides_its_function_is_the_tasks(tmp_path: Path,
     check = "def check(candidate):\n    assert abs(poly([1, 2], candidate([1, 2]))) < 1e-4\n"
     [found] = problems.read(written(tmp_path, {"prompt": prompt, "test": check, "entry_point": "find_zero"}))
     assert found["prelude"].startswith("import math\ndef poly(") and "find_zero" not in found["prelude"]
-    with pytest.raises(InputError, match="uses poly, which nothing"):
+    with pytest.raises(InputError, match="import or define poly"):
         list(problems.read(written(tmp_path, {"prompt": "Find it.", "test": check, "entry_point": "find_zero"})))
-
-
-def test_a_task_that_needs_a_name_is_refused_as_a_task_too():
-    data = {"problem": "Write f.", "tests": ["assert isclose(f(1), 1)"]}
-    assert problems.missing(data, "code") == "tests that import or define isclose"
-    assert problems.missing({**data, "prelude": "from math import isclose"}, "code") is None
 
 
 @pytest.mark.parametrize(
@@ -155,14 +143,6 @@ def test_answers_are_right():
         spoken: list[object] = []
         exec(problem["code"], {"print": spoken.append})
         assert problem["answer"] == str(spoken[0])
-
-
-def test_a_known_problem_has_a_known_answer():
-    first = next(
-        problem for problem in problems.arithmetic(seed=0) if problem["problem"].startswith("How many positive")
-    )
-    number = int(first["problem"].split()[6])
-    assert int(first["answer"]) == len([n for n in range(1, number + 1) if number % n == 0])
 
 
 def test_a_seed_gives_its_problems_and_another_gives_others():

@@ -16,7 +16,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -80,10 +80,11 @@ class LocalEngine:
         self.scheduler = Scheduler(self.path.store, budget=self.path.budget, max_running=max_running)
         self._adapters: set[str] = set()
         self._failure: str | None = None  # since the last `renew`
+        # A stream whose kernels go first: a sampler's are small, and what trains has many in its queue.
+        own = apart and policy.device.type == "cuda"
+        stream = torch.cuda.Stream(policy.device, priority=-1) if own else None  # type: ignore[no-untyped-call]
         threads = threads or torch.get_num_threads()
-        self.worker = EngineWorker(
-            self.reader, self.scheduler, self.path.runner, threads=threads, stream=_stream(policy, apart)
-        )
+        self.worker = EngineWorker(self.reader, self.scheduler, self.path.runner, threads=threads, stream=stream)
 
     @classmethod
     def load(
@@ -168,7 +169,7 @@ class LocalEngine:
                 self._adapters.discard(name)
                 raise
 
-        self.worker.drop_all(name, then=put)
+        self.worker.drop(adapter=name, then=put)
 
     def remove_adapter(self, name: str) -> None:
         """Forgets an adapter and what was computed with it. Pending answers are cancelled."""
@@ -179,7 +180,7 @@ class LocalEngine:
             with self._whole(f"the adapter {name!r} could not be removed"):
                 self.path.adapters.remove(name)
 
-        self.worker.drop_all(name, then=remove)
+        self.worker.drop(adapter=name, then=remove)
 
     def renew(self, name: str, *, keep: bool = False) -> None:
         """The policy's weights have changed: what was computed with the old ones is forgotten.
@@ -204,7 +205,7 @@ class LocalEngine:
         if keep:
             self.worker.order(self.scheduler.age)
         else:
-            self.worker.drop_all()
+            self.worker.drop()
 
     def pause(self) -> None:
         """Stops at the next step and waits for it: the policy is then free for other uses. Pending answers wait."""
@@ -258,13 +259,6 @@ class LocalEngine:
 def _key(episode: str, adapter: str) -> Hashable:
     """Episodes of different adapters may have the same name."""
     return (adapter, episode) if adapter else episode
-
-
-def _stream(policy: Policy, apart: bool) -> torch.cuda.Stream | None:
-    """A stream whose kernels go first: a sampler's are small, and what trains has many in its queue."""
-    if not apart or policy.device.type != "cuda":
-        return None
-    return torch.cuda.Stream(policy.device, priority=-1)  # type: ignore[no-untyped-call]
 
 
 class AdapterEngine:
@@ -330,18 +324,24 @@ class EngineWorker:
             self._orders.append(do)
             self._wake.notify_all()
 
-    def drop(self, episode: Hashable) -> None:
-        self.order(lambda: self._drop(episode))
+    def drop(
+        self, episode: Hashable = None, *, adapter: str | None = None, then: Callable[[], None] = lambda: None
+    ) -> None:
+        """Drops an episode, those of one adapter, or all; `then` is done before any other request begins."""
 
-    def drop_all(self, adapter: str | None = None, then: Callable[[], None] = lambda: None) -> None:
-        """Drops every episode, or those of one adapter; `then` is done before any other request begins."""
+        def meant(name: Hashable, of: str) -> bool:
+            return (episode is None or name == episode) and (adapter is None or of == adapter)
 
         def drop() -> None:
-            known = [(one.adapter, episode) for episode, one in self.scheduler.residents.items()]
-            known += [(request.adapter, request.episode) for request in self.scheduler.waiting]
-            for name, episode in dict.fromkeys(known):
-                if adapter is None or adapter == name:
-                    self._drop(episode)
+            dropped = [request for request in self.scheduler.requests() if meant(request.episode, request.adapter)]
+            for request in dropped:
+                request.given_up = True
+            self.scheduler.forget_the_given_up()
+            for name, one in list(self.scheduler.residents.items()):
+                if meant(name, one.adapter):
+                    self.scheduler.drop(name)
+            error = EngineError("the episode was released before its answer was complete")
+            settle((request, error) for request in dropped)
             then()
 
         self.order(drop)
@@ -379,24 +379,20 @@ class EngineWorker:
 
     def _serve(self) -> None:
         torch.set_num_threads(self.threads)
-        if self.stream is None:
-            self._serve_all()
-            return
-        self.stream.wait_stream(torch.cuda.default_stream(self.reader.device))
-        with torch.cuda.stream(self.stream):
-            self._serve_all()
-        self.stream.synchronize()
-
-    def _serve_all(self) -> None:
+        if self.stream:
+            self.stream.wait_stream(torch.cuda.default_stream(self.reader.device))
         usual = sys.getswitchinterval()
-        while self._wait():
-            # A GPU that has answered must not wait until the event loop's thread lets go of the interpreter.
-            sys.setswitchinterval(SWITCH_S if self.reader.device.type == "cuda" else usual)
-            with self.reader.reading():
-                while self._work():
-                    pass
-            sys.setswitchinterval(usual)
-        self._give_up(EngineError("the engine was closed before the answer was complete"))
+        with torch.cuda.stream(self.stream) if self.stream else nullcontext():
+            while self._wait():
+                # A GPU that has answered must not wait until the event loop's thread lets go of the interpreter.
+                sys.setswitchinterval(SWITCH_S if self.reader.device.type == "cuda" else usual)
+                with self.reader.reading():
+                    while self._work():
+                        pass
+                sys.setswitchinterval(usual)
+            self._give_up(EngineError("the engine was closed before the answer was complete"))
+        if self.stream:
+            self.stream.synchronize()
 
     def _wait(self) -> bool:
         """Sleeps until there is something to do; False when it is time to end."""
@@ -411,7 +407,7 @@ class EngineWorker:
         """One step, if there is anything to do."""
         try:
             self._obey()
-            self._forget_the_given_up()
+            self.scheduler.forget_the_given_up()
             if self._closed or self._paused or not self.scheduler.busy:
                 return False
             self.scheduler.admit()
@@ -446,33 +442,13 @@ class EngineWorker:
                 complete.append((request, outcome))
         settle(complete)
 
-    def _drop(self, episode: Hashable) -> None:
-        resident = self.scheduler.residents.get(episode)
-        under_way = [resident.request] if resident and resident.request else []
-        under_way += [request for request in self.scheduler.waiting if request.episode == episode]
-        for request in under_way:
-            request.given_up = True
-        self._forget_the_given_up()
-        self.scheduler.drop(episode)
-        error = EngineError("the episode was released before its answer was complete")
-        settle((request, error) for request in under_way)
-
-    def _forget_the_given_up(self) -> None:
-        waiting = self.scheduler.waiting
-        for request in [request for request in waiting if request.given_up]:
-            waiting.remove(request)
-        for resident in list(self.scheduler.running()):
-            if resident.request and resident.request.given_up:
-                self.scheduler.leave(resident)
-
     def _give_up(self, error: EngineError) -> None:
         """Nothing that was computed is trusted any more."""
         try:
             self._obey()
         except Exception:  # the thread must continue
             log.exception("the local engine failed in an order")
-        under_way = [resident.request for resident in self.scheduler.running() if resident.request]
-        settle((request, error) for request in [*under_way, *self.scheduler.waiting])
+        settle([(request, error) for request in self.scheduler.requests()])
         self.scheduler.waiting.clear()
         for episode in list(self.scheduler.residents):
             self.scheduler.drop(episode)

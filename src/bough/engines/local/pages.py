@@ -150,10 +150,6 @@ class Graphs:
     def __contains__(self, shape: tuple[Any, ...]) -> bool:
         return shape in self._recorded
 
-    def record(self, *shape: Any) -> None:
-        """Records a shape; the step is computed for it a few times, with all its effects."""
-        self._recorded[shape] = self._record(shape)
-
     def forget(self) -> None:
         """Drops what was recorded: the step has changed."""
         self._recorded, self._pool = {}, None
@@ -165,7 +161,8 @@ class Graphs:
         graph.replay()
         return output
 
-    def _record(self, shape: tuple[Any, ...]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    def record(self, *shape: Any) -> None:
+        """Records a shape; the step is computed for it a few times, with all its effects."""
         # Kernels keep the priority of the stream on which they are recorded: beside a trainer's they go first.
         # All graphs share one stream, because memory of a pool is used again only on the stream that had it.
         self._stream = stream = self._stream or torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
@@ -179,7 +176,7 @@ class Graphs:
         with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
             output = self.step(*shape)
         self._pool = self._pool or graph.pool()
-        return graph, output
+        self._recorded[shape] = graph, output
 
 
 def rounded(needed: int) -> int:

@@ -70,7 +70,11 @@ class RaggedRunner:
         for span in ordered:
             ends.append(ends[-1] + len(span.tokens))
         drawing = [(span, end - 1) for span, end in zip(ordered, ends[1:], strict=True) if span.draws]
-        drawn = self._draw(hidden_TD, drawing)
+        if not drawing:
+            return [[] for _ in spans]
+        rows = [row for _, row in drawing]
+        logits_MV = self.reader.logits(hidden_TD[rows + rows[:1] * (len(rows) == 1)])
+        drawn = draw_next(logits_MV, [span.request for span, _ in drawing])
         by_span = {id(span): [token] for (span, _), token in zip(drawing, drawn, strict=True)}
         return [by_span.get(id(span), []) for span in spans]
 
@@ -94,13 +98,6 @@ class RaggedRunner:
             span.resident.ids.extend(span.tokens)
         return hidden_TD[: len(tokens)]
 
-    def _draw(self, hidden_TD: Tensor, drawing: list[tuple[Span, int]]) -> list[tuple[int, float]]:
-        if not drawing:
-            return []
-        rows = [row for _, row in drawing]
-        logits_MV = self.reader.logits(hidden_TD[rows + rows[:1] * (len(rows) == 1)])
-        return draw_next(logits_MV, [span.request for span, _ in drawing])
-
 
 class RaggedCache:
     """The spans of one pass, as a model's cache."""
@@ -113,18 +110,15 @@ class RaggedCache:
             self.pieces.append(Piece(begin, self.num_tokens, len(span.resident.ids), span.resident.place))
         self.sights = sights
         self.step = STEP if short_blocks() else BLOCK
-        self._new = self._places_of_new()
-        self._bias: dict[tuple[int, int, Sight, int], Tensor] = {}
-        self._seen: dict[int, list[tuple[Tensor, Tensor]]] = {}
-
-    def _places_of_new(self) -> list[tuple[Tensor, ...]]:
-        """Where each piece's new keys and values [G, Q, D] go, for each layer."""
+        # Where each piece's new keys and values [G, Q, D] go, for each layer.
         places = [
             piece.buffer[:, states, :, piece.position : piece.position + piece.end - piece.begin].unbind(0)
             for states in (0, 1)
             for piece in self.pieces
         ]
-        return list(zip(*places, strict=True))
+        self._new = list(zip(*places, strict=True))
+        self._bias: dict[tuple[int, int, Sight, int], Tensor] = {}
+        self._seen: dict[int, list[tuple[Tensor, Tensor]]] = {}
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any) -> tuple[RaggedLayer, None]:
         """Puts the new keys and values [1, G, T, D] where they belong."""
@@ -178,7 +172,10 @@ class RaggedLayer:
         outs = []
         for number, (begin, end, position, buffer) in enumerate(self.cache.pieces):
             if end - begin == 1 and plain:
-                outs.append(self._look_from_one(query_TGRD[begin:end], number, position, scaling))
+                # The same as `_look`, for a single token: nothing has to be brought into order.
+                bias = self.cache.bias(position, position + 1, self.sight, query_TGRD.shape[2], self.cache.step)
+                keys, values = self.cache.seen(number, bias.shape[3])[self.layer]
+                outs.append(attend(query_TGRD[begin:end], keys, values, bias, scaling)[0])
                 continue
             keys, values = buffer[self.layer].unbind(0)
             for first in range(begin, end, QUERIES):
@@ -187,12 +184,6 @@ class RaggedLayer:
         if (padding := len(query_TGRD) - self.cache.num_tokens) > 0:
             outs.append(query_TGRD.new_zeros(padding, *query_TGRD.shape[1:]))
         return torch.cat(outs).flatten(1, 2)[None]
-
-    def _look_from_one(self, query_1GRD: Tensor, number: int, start: int, scaling: float) -> Tensor:
-        """The same as `_look`, for a single token: nothing has to be brought into order."""
-        bias_11RK = self.cache.bias(start, start + 1, self.sight, query_1GRD.shape[2], self.cache.step)
-        keys, values = self.cache.seen(number, bias_11RK.shape[3])[self.layer]
-        return attend(query_1GRD, keys, values, bias_11RK, scaling)[0]
 
     def _look(
         self,

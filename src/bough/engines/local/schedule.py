@@ -93,20 +93,13 @@ class Request:
         return Generated(self.completion_ids, self.logprobs, finish, logprobs_temperature=temperature)
 
     def _ends_with_stop_text(self) -> bool:
-        """Whether the newest token completed a stop text. The answer keeps that token, whole: ids and text agree.
-
-        Only the tail is decoded, long enough for the longest text and the newest token.
-        """
+        """Whether the newest token completed a stop text. The answer keeps that token, whole: ids and text agree."""
         stops = [text for text in self.sampling.stop if text]
         if not stops:
             return False
-        ids, longest = self.completion_ids, max(map(len, stops))
-        newest = len(self.tokenizer.decode(ids[-1:]))
-        window = longest + SPARE
-        tail = self.tokenizer.decode(ids[-window:])
-        while len(tail) < longest + newest + SPARE and window < len(ids):
-            window *= 2
-            tail = self.tokenizer.decode(ids[-window:])
+        # A character has at most four tokens, one for each of its bytes.
+        window = 4 * (max(map(len, stops)) + SPARE)
+        tail = self.tokenizer.decode(self.completion_ids[-window:])
         return any(text in tail for text in stops)
 
 
@@ -120,23 +113,23 @@ def settle(outcomes: Iterable[tuple[Request, Outcome]]) -> None:
 
     A call wakes the loop's thread, which then takes the interpreter from this one.
     """
+
+    def deliver(mine: list[tuple[asyncio.Future[Generated], Outcome]]) -> None:
+        for future, outcome in mine:
+            if future.done():
+                continue
+            if isinstance(outcome, BaseException):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Generated], Outcome]]] = {}
     for request, outcome in outcomes:
         if request.future is not None:
             by_loop.setdefault(request.future.get_loop(), []).append((request.future, outcome))
     for loop, mine in by_loop.items():
         if not loop.is_closed():  # else it has no waiter
-            loop.call_soon_threadsafe(_settle, mine)
-
-
-def _settle(outcomes: list[tuple[asyncio.Future[Generated], Outcome]]) -> None:
-    for future, outcome in outcomes:
-        if future.done():
-            continue
-        if isinstance(outcome, BaseException):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
+            loop.call_soon_threadsafe(deliver, mine)
 
 
 @dataclass(eq=False)
@@ -225,6 +218,18 @@ class Scheduler:
     def running(self) -> Iterator[Resident]:
         return (resident for resident in self.residents.values() if resident.request is not None)
 
+    def requests(self) -> list[Request]:
+        """All calls, running and waiting."""
+        return [*(one.request for one in self.running() if one.request), *self.waiting]
+
+    def forget_the_given_up(self) -> None:
+        """Callers who no longer wait leave."""
+        if any(request.given_up for request in self.waiting):
+            self.waiting = deque(request for request in self.waiting if not request.given_up)
+        for resident in list(self.running()):
+            if resident.request and resident.request.given_up:
+                self.leave(resident)
+
     def admit(self) -> None:
         """Lets in who can run now, oldest first."""
         num_running = sum(1 for _ in self.running())
@@ -275,7 +280,8 @@ class Scheduler:
         """Forgets an episode."""
         resident = self.residents.pop(episode, None)
         if resident is not None:
-            self._free(resident)
+            self.spent -= resident.capacity
+            self.store.free(resident)
 
     def _enter(self, request: Request) -> bool:
         resident = self.residents.get(request.episode) or Resident(age=self._age, adapter=request.adapter)
@@ -350,7 +356,3 @@ class Scheduler:
                 if length == most:
                     break
         return best, length if best else 0
-
-    def _free(self, resident: Resident) -> None:
-        self.spent -= resident.capacity
-        self.store.free(resident)

@@ -16,7 +16,7 @@ import os
 import resource
 import secrets
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -25,17 +25,14 @@ from pydantic_core import to_json
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from bough.engines.base import Answer
 from bough.engines.server.chat import (
     ChatRequest,
-    Choice,
     Completion,
     RefusedError,
-    event,
     read_object,
     read_request,
     refusal_of,
@@ -43,16 +40,11 @@ from bough.engines.server.chat import (
 from bough.engines.server.store import Recorder, read_outcome
 from bough.errors import BoughError, InputError
 from bough.files import is_loopback
-from bough.types import Message
 
 SESSION = "x-session-id"
 # nginx's word for a client that closed its connection; it is never sent.
 GONE = 499
-# How long a stream may be silent, and what is sent then: a comment, which clients skip.
-KEEP_ALIVE_S = 10.0
-WAITING = b": waiting\n\n"
-# The replies of a request, and the texts of token ids, where the tokenizer is at hand.
-Replies = list[tuple[Answer, Message]]
+# The texts of token ids, where the tokenizer is at hand.
 TokenTexts = Callable[[list[int]], list[str]]
 Read = TypeVar("Read")
 
@@ -100,12 +92,16 @@ class Api:
         except RefusedError as refusal:
             self.recorder.refuse(session, refusal)
             raise
-        replies = asyncio.ensure_future(self.recorder.answer(session, asked))
-        # What fails has a status of its own, unless it takes long.
-        done = await finished(request, replies, KEEP_ALIVE_S if asked.stream else None)
-        if asked.stream and not (done and replies.exception()):
-            return EventResponse(self._events(asked, replies), replies)
-        return json_answer(self._completion(asked, replies.result()).to_json())
+        answer, shown = await finished(request, self.recorder.answer(session, asked))
+        texts = None
+        if asked.logprobs and self.token_texts and answer.call:
+            texts = self.token_texts(answer.call.completion_ids)
+        id = f"chatcmpl-{secrets.token_hex(12)}"
+        completion = Completion(id, self.model, asked, answer, shown, texts)
+        if not asked.stream:
+            return json_answer(completion.to_json())
+        headers = {"cache-control": "no-cache"}
+        return Response(b"".join(completion.events()), headers=headers, media_type="text/event-stream")
 
     async def end(self, request: Request) -> Response:
         outcome = await parsed(lambda body: read_outcome(read_object(body.strip() or b"{}")), await read_body(request))
@@ -132,41 +128,6 @@ class Api:
     async def health(self, _: Request) -> Response:
         recorder = self.recorder
         return json_answer({"status": "ok", "open_sessions": recorder.open_sessions, "in_flight": recorder.in_flight})
-
-    async def _events(self, asked: ChatRequest, replies: asyncio.Future[Replies]) -> AsyncIterator[bytes]:
-        try:
-            while not replies.done():
-                await asyncio.wait([replies], timeout=KEEP_ALIVE_S)
-                if not replies.done():
-                    yield WAITING
-            for one in self._completion(asked, replies.result()).events():
-                yield one
-        except Exception as error:
-            yield event(refusal_of(error).to_json())
-
-    def _completion(self, asked: ChatRequest, replies: Replies) -> Completion:
-        choices = []
-        for answer, shown in replies:
-            texts = None
-            if asked.logprobs and self.token_texts and answer.call:
-                texts = self.token_texts(answer.call.completion_ids)
-            stop = next((text for text in asked.sampling.get("stop", []) if text in answer.message.content), None)
-            choices.append(Choice(answer, shown, texts, stop))
-        return Completion(f"chatcmpl-{secrets.token_hex(12)}", self.model, asked, choices)
-
-
-class EventResponse(StreamingResponse):
-    """Events, and the `work` that they tell of, which ends with the response: also if no event was ever asked for."""
-
-    def __init__(self, events: AsyncIterator[bytes], work: asyncio.Future[Any]) -> None:
-        super().__init__(events, media_type="text/event-stream", headers={"cache-control": "no-cache"})
-        self._work = work
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._work.cancel()
 
 
 def _asked(body: bytes) -> ChatRequest:
@@ -285,16 +246,17 @@ def refused(refusal: RefusedError) -> Response:
 
 async def read_body(request: Request) -> bytes:
     """The whole body. One that is too large or too slow is refused."""
+    too_large = RefusedError(413, f"the body is larger than {MAX_BODY >> 20} MiB", code="too_large")
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > MAX_BODY:
-        raise _too_large()
+        raise too_large
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             async for piece in request.stream():
                 body += piece
                 if len(body) > MAX_BODY:
-                    raise _too_large()
+                    raise too_large
     except TimeoutError:
         raise RefusedError(408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s", code="timeout") from None
     except ClientDisconnect:
@@ -307,33 +269,24 @@ async def parsed(read: Callable[[bytes], Read], body: bytes) -> Read:
     return await asyncio.to_thread(read, body) if len(body) > MAX_ON_LOOP else read(body)
 
 
-async def finished(request: Request, work: asyncio.Future[Any], patience_s: float | None = None) -> bool:
-    """Waits for `work`, at most `patience_s`; returns whether it is done.
-
-    If the client hangs up before that, `work` is cancelled and ClientGoneError raised. The body
-    must have been read.
-    """
+async def finished(request: Request, answer: Coroutine[Any, Any, Read]) -> Read:
+    """The answer; cancelled with a ClientGoneError if the client hangs up. The body must have been read."""
 
     async def hung_up() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
-    gone = asyncio.ensure_future(hung_up())
+    work, gone = asyncio.ensure_future(answer), asyncio.ensure_future(hung_up())
     try:
-        await asyncio.wait({work, gone}, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
-        if not work.done() and gone.done():
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
             raise ClientGoneError
-        return work.done()
-    except BaseException:
-        work.cancel()
-        await asyncio.wait([work])
-        raise
+        return work.result()
     finally:
         gone.cancel()
-
-
-def _too_large() -> RefusedError:
-    return RefusedError(413, f"the body is larger than {MAX_BODY >> 20} MiB", code="too_large")
+        if not work.done():
+            work.cancel()
+            await asyncio.wait([work])
 
 
 # The endpoint over HTTP: a listening socket and its server, on the caller's event loop.

@@ -27,8 +27,6 @@ from bough.files import json_digest, text_digest
 from bough.types import Message, ToolCall
 
 Model = TypeVar("Model", bound=BaseModel)
-# Choices of one request.
-MAX_CHOICES = 32
 # Limits on what one request may cost everyone else: all requests share an event loop and the engine's batches.
 MAX_MESSAGES = 1 << 14
 MAX_TOOLS = 1 << 10
@@ -73,7 +71,6 @@ class ChatRequest:
     tools: list[dict[str, Any]] = field(default_factory=list)
     sampling: dict[str, Any] = field(default_factory=dict)
     seed: int | None = None
-    num_choices: int = 1
     stream: bool = False
     stream_usage: bool = False
     logprobs: bool = False
@@ -126,7 +123,7 @@ class RequestBody(BaseModel):
     max_completion_tokens: NumTokens | None = None
     stop: StopText | Annotated[list[StopText], Field(max_length=MAX_STOPS)] | None = None
     seed: int | None = None
-    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    n: int | None = Field(None, ge=1, le=1)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     logprobs: bool | None = None
@@ -160,7 +157,6 @@ def read_request(body: bytes) -> ChatRequest:
         tools=[] if given.tool_choice == "none" else _tools(given.tools),
         sampling=given.sampling(),
         seed=None if given.seed is None else given.seed % SEEDS,
-        num_choices=given.n or 1,
         stream=bool(given.stream),
         stream_usage=given.stream_options is not None and given.stream_options.include_usage,
         logprobs=bool(given.logprobs),
@@ -236,22 +232,64 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Choice:
-    """One reply: what the engine answered, what the client sees of it, its tokens' texts and its stop text."""
+class Completion:
+    """The reply to a request: what the engine answered, what the client sees of it, and its tokens' texts."""
 
+    id: str
+    model: str
+    request: ChatRequest
     answer: Answer
     shown: Message
     token_texts: list[str] | None = None
-    stop_text: str | None = None
 
-    @property
-    def finish_reason(self) -> str:
+    def to_json(self) -> Json:
+        shown, call = self.shown, self.answer.call
+        content = shown.content or None if shown.tool_calls else shown.content
+        message: Json = {"role": "assistant", "content": content, "refusal": None}
+        if shown.reasoning is not None:
+            message["reasoning_content"] = shown.reasoning
+        if shown.tool_calls:
+            message["tool_calls"] = self._tool_calls()
+        choice = {"index": 0, "message": message, "finish_reason": self._finish(), "logprobs": self._logprobs()}
+        whole = {**self._head("chat.completion"), "choices": [choice], "usage": self._usage()}
+        if self.request.token_ids and call is not None:  # what vLLM gives besides
+            stops = self.request.sampling.get("stop", [])
+            stop = next((text for text in stops if text in self.answer.message.content), None)
+            choice |= {"token_ids": call.completion_ids, "stop_reason": stop}
+            whole["prompt_token_ids"] = call.prompt_ids
+        return whole
+
+    def events(self) -> Iterator[bytes]:
+        """Its role, its content, its tool calls and its end; then the usage, if it was asked for."""
+        head = self._head("chat.completion.chunk")
+        no_usage = {"usage": None} if self.request.stream_usage else {}
+
+        def chunk(delta: Json, finish: str | None = None, logprobs: Json | None = None) -> bytes:
+            choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+            return _event({**head, "choices": [choice], **no_usage})
+
+        yield chunk({"role": "assistant", "content": ""})
+        if self.shown.reasoning is not None:
+            yield chunk({"reasoning_content": self.shown.reasoning})
+        logprobs = self._logprobs()
+        if self.shown.content or logprobs:
+            yield chunk({"content": self.shown.content}, logprobs=logprobs)
+        if self.shown.tool_calls:
+            yield chunk({"tool_calls": [{"index": i, **call} for i, call in enumerate(self._tool_calls())]})
+        yield chunk({}, self._finish())
+        if self.request.stream_usage:
+            yield _event({**head, "choices": [], "usage": self._usage()})
+        yield b"data: [DONE]\n\n"
+
+    def _head(self, kind: str) -> Json:
+        return {"id": self.id, "object": kind, "created": int(time.time()), "model": self.model}
+
+    def _finish(self) -> str:
         if self.shown.tool_calls:
             return "tool_calls"
         return "length" if self.answer.finish == "length" else "stop"
 
-    @property
-    def tool_calls(self) -> list[Json]:
+    def _tool_calls(self) -> list[Json]:
         return [
             {
                 "id": call.id,
@@ -261,73 +299,16 @@ class Choice:
             for call in self.shown.tool_calls
         ]
 
-
-@dataclass(frozen=True)
-class Completion:
-    """The reply to a request."""
-
-    id: str
-    model: str
-    request: ChatRequest
-    choices: list[Choice]
-
-    def to_json(self) -> Json:
-        choices = []
-        for index, choice in enumerate(self.choices):
-            shown, call = choice.shown, choice.answer.call
-            content = shown.content or None if shown.tool_calls else shown.content
-            message: Json = {"role": "assistant", "content": content, "refusal": None}
-            if shown.reasoning is not None:
-                message["reasoning_content"] = shown.reasoning
-            if shown.tool_calls:
-                message["tool_calls"] = choice.tool_calls
-            written = {"index": index, "message": message, "finish_reason": choice.finish_reason}
-            written["logprobs"] = self._logprobs(choice)
-            if self.request.token_ids and call is not None:  # what vLLM gives besides
-                written |= {"token_ids": call.completion_ids, "stop_reason": choice.stop_text}
-            choices.append(written)
-        whole = {**self._head("chat.completion"), "choices": choices, "usage": self._usage()}
-        if self.request.token_ids and (call := self.choices[0].answer.call) is not None:
-            whole["prompt_token_ids"] = call.prompt_ids
-        return whole
-
-    def events(self) -> Iterator[bytes]:
-        """For each choice its role, its content, its tool calls and its end; then the usage, if it was asked for."""
-        head = self._head("chat.completion.chunk")
-        no_usage = {"usage": None} if self.request.stream_usage else {}
-
-        def chunk(index: int, delta: Json, finish: str | None = None, logprobs: Json | None = None) -> bytes:
-            choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-            return event({**head, "choices": [choice], **no_usage})
-
-        for index, choice in enumerate(self.choices):
-            yield chunk(index, {"role": "assistant", "content": ""})
-            if choice.shown.reasoning is not None:
-                yield chunk(index, {"reasoning_content": choice.shown.reasoning})
-            logprobs = self._logprobs(choice)
-            if choice.shown.content or logprobs:
-                yield chunk(index, {"content": choice.shown.content}, logprobs=logprobs)
-            if choice.shown.tool_calls:
-                yield chunk(index, {"tool_calls": [{"index": i, **call} for i, call in enumerate(choice.tool_calls)]})
-            yield chunk(index, {}, choice.finish_reason)
-        if self.request.stream_usage:
-            yield event({**head, "choices": [], "usage": self._usage()})
-        yield b"data: [DONE]\n\n"
-
-    def _head(self, kind: str) -> Json:
-        return {"id": self.id, "object": kind, "created": int(time.time()), "model": self.model}
-
     def _usage(self) -> Json:
-        prompt = self.choices[0].answer.num_prompt_tokens
-        completion = sum(choice.answer.num_completion_tokens for choice in self.choices)
+        prompt, completion = self.answer.num_prompt_tokens, self.answer.num_completion_tokens
         return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
-    def _logprobs(self, choice: Choice) -> Json | None:
+    def _logprobs(self) -> Json | None:
         """Each token with its log-probability; None where they were not asked for or the engine has none."""
-        call = choice.answer.call
+        call = self.answer.call
         if not self.request.logprobs or call is None or call.logprobs is None:
             return None
-        texts = choice.token_texts or [f"token_id:{token}" for token in call.completion_ids]
+        texts = self.token_texts or [f"token_id:{token}" for token in call.completion_ids]
         return {
             "content": [
                 {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
@@ -337,7 +318,7 @@ class Completion:
         }
 
 
-def event(value: Json) -> bytes:
+def _event(value: Json) -> bytes:
     """A server-sent event."""
     return b"data: " + to_json(value) + b"\n\n"
 

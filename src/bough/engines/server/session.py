@@ -37,8 +37,6 @@ from bough.types import Call, Message
 
 # Chats that are kept for later requests: each may hold memory of the engine.
 MAX_IDLE_CHATS = 8
-# Requests of one session that are answered at the same time.
-MAX_IN_FLIGHT = 256
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ class RecordedCall:
     rewritten: bool = False
 
 
-Keep = Callable[["Session", list[RecordedCall]], Awaitable[None]]
+Keep = Callable[["Session", RecordedCall], Awaitable[None]]
 
 
 @dataclass
@@ -90,7 +88,7 @@ class Session:
 
     `refused` is the stop reason of an episode that ends for it; `refusal` says in a sentence why the
     last refused request, of whatever kind, was not answered.
-    `keep` receives finished calls before their request is answered.
+    `keep` receives a finished call before its request is answered.
     """
 
     name: str
@@ -108,29 +106,23 @@ class Session:
     _idle: OrderedDict[int, ModelChat] = field(default_factory=OrderedDict)
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     _num_chats: int = 0
-    _asked_for: int = 0  # replies of the requests in flight
     _asked: Counter[str] = field(default_factory=Counter)
 
     @property
     def in_flight(self) -> int:
         return len(self._tasks)
 
-    async def answer(self, request: ChatRequest) -> list[tuple[Answer, Message]]:
-        """The replies to a request, each as the engine gave it and as the client sees it. They are recorded."""
+    async def answer(self, request: ChatRequest) -> tuple[Answer, Message]:
+        """The reply to a request, as the engine gave it and as the client sees it. It is recorded."""
         if self.closed is not None:
             raise self._closed_refusal()
-        if self.in_flight >= MAX_IN_FLIGHT:
-            raise RefusedError(
-                429, f"session {self.name} has {self.in_flight} requests in flight; wait for some of them", code="busy"
-            )
         limit = self.config.max_calls
-        if limit is not None and len(self.calls) + self._asked_for + request.num_choices > limit:
+        if limit is not None and len(self.calls) + self.in_flight >= limit:
             self.refused, self.refusal = "max_turns", f"an episode may have at most {plural(limit, 'reply')}"
             raise RefusedError(400, f"session {self.name} may have at most {plural(limit, 'reply')}", code="max_turns")
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        self._asked_for += request.num_choices
         try:
             return await self._answered(request)
         except ContextFullError as error:
@@ -148,7 +140,6 @@ class Session:
             raise
         finally:
             self._tasks.discard(task)
-            self._asked_for -= request.num_choices
             self.last_used = time.monotonic()
 
     def add(self, call: RecordedCall) -> None:
@@ -167,59 +158,31 @@ class Session:
             chat.close()
         self._idle.clear()
 
-    async def _answered(self, request: ChatRequest) -> list[tuple[Answer, Message]]:
+    async def _answered(self, request: ChatRequest) -> tuple[Answer, Message]:
         place = self._place(request)
-        self._asked[place.prompt] += 1
-        asked = self._asked[place.prompt] - 1
-        sampling = request.sampled(self.config.sampling, fixed=self.config.fixed_sampling)
-        chats = []
-        for number in range(request.num_choices):
-            chat = self._idle.pop(place.parent, None) if number == 0 and place.parent is not None else None
-            chats.append(chat or self.config.open_chat(self._num_chats))
-            self._num_chats += chat is None
         # The same seed for the same request in the same session, whatever else is asked in between.
-        seeds = [
-            derived_seed(self.config.seed, f"{place.prompt} {asked} {number}")
-            if request.seed is None
-            else request.seed + number
-            for number in range(request.num_choices)
-        ]
+        seed = request.seed
+        if seed is None:
+            seed = derived_seed(self.config.seed, f"{place.prompt} {self._asked[place.prompt]} 0")
+        self._asked[place.prompt] += 1
+        sampling = request.sampled(self.config.sampling, fixed=self.config.fixed_sampling)
+        chat = None if place.parent is None else self._idle.pop(place.parent, None)
+        if chat is None:
+            chat = self.config.open_chat(self._num_chats)
+            self._num_chats += 1
         try:
-            answers = await _all(
-                [
-                    chat.answer(place.messages, request.tools, sampling=sampling, seed=seed)
-                    for chat, seed in zip(chats, seeds, strict=True)
-                ]
-            )
-            found = self._recorded(request, place, answers, sampling)
-            if self.keep is not None:
-                await self.keep(self, [call for call, _ in found])
-        except BaseException:
-            for chat in chats:
-                chat.close()
-            raise
-        for (call, _), chat in zip(found, chats, strict=True):
-            self._idle[call.number] = chat
-        while self._idle and (self.closed is not None or len(self._idle) > MAX_IDLE_CHATS):
-            self._idle.popitem(last=False)[1].close()
-        return [(answer, shown) for answer, (_, shown) in zip(answers, found, strict=True)]
-
-    def _recorded(
-        self, request: ChatRequest, place: _Place, answers: list[Answer], sampling: SamplingConfig
-    ) -> list[tuple[RecordedCall, Message]]:
-        found = []
-        stop = request.hidden_stop(sampling)
-        for answer in answers:
-            number = len(self.calls)
+            answer = await chat.answer(place.messages, request.tools, sampling=sampling, seed=seed)
+            number, parent = len(self.calls), place.parent
             # What is cut off is not part of the conversation that the client continues.
-            reply = without_stop(answer.message, stop)
-            # Not the session's own name: the ids come back in prompts, and the model must not learn its address.
-            unique = f"{text_digest(self.name, size=8)}_{number}"
-            shown = shown_reply(reply, name=unique, tool_names=request.tool_names) if request.tools else reply
+            reply = shown = without_stop(answer.message, request.hidden_stop(sampling))
+            if request.tools:
+                # Not the session's own name: the ids come back in prompts, and the model must not learn its address.
+                unique = f"{text_digest(self.name, size=8)}_{number}"
+                shown = shown_reply(reply, name=unique, tool_names=request.tool_names)
             call = RecordedCall(
                 number=number,
-                parent=place.parent,
-                messages=place.messages if place.parent is None else place.messages[place.known :],
+                parent=parent,
+                messages=place.messages if parent is None else place.messages[place.known :],
                 tools=request.tools,
                 reply=reply,
                 call=answer.call,
@@ -229,11 +192,18 @@ class Session:
                 exact=extended(place.exact, exact_key(shown)),
                 shown=exact_key(shown),
                 error="malformed" if is_malformed(reply, shown) else None,
-                rewritten=place.parent is not None and not _continues(self.calls[place.parent].call, answer.call),
+                rewritten=parent is not None and not _continues(self.calls[parent].call, answer.call),
             )
             self.add(call)
-            found.append((call, shown))
-        return found
+            if self.keep is not None:
+                await self.keep(self, call)
+        except BaseException:
+            chat.close()
+            raise
+        self._idle[call.number] = chat
+        while self._idle and (self.closed is not None or len(self._idle) > MAX_IDLE_CHATS):
+            self._idle.popitem(last=False)[1].close()
+        return answer, shown
 
     def _place(self, request: ChatRequest) -> _Place:
         """Where in the session's tree a request stands."""
@@ -296,15 +266,3 @@ def _continues(before: Call | None, after: Call | None) -> bool:
     return after.prompt_ids[:end] == before.prompt_ids and (
         after.prompt_ids[end : end + len(before.completion_ids)] == before.completion_ids
     )
-
-
-async def _all(answers: list[Any]) -> list[Answer]:
-    """All answers; the first failure cancels the others."""
-    if len(answers) == 1:
-        return [await answers[0]]
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(answer) for answer in answers]
-    except BaseExceptionGroup as several:
-        raise several.exceptions[0] from None
-    return [task.result() for task in tasks]

@@ -16,7 +16,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -82,13 +82,9 @@ class Store:
                 raise InputError(f"{where} is damaged: {error}; move the file away") from None
         return {session: calls for session, calls in found.items() if calls}
 
-    async def add_calls(self, session: str, calls: Iterable[RecordedCall], before: RecordedCall | None) -> None:
-        """Writes finished calls to the disk; `before` is the session's call before the first of them."""
-        rows = []
-        for call in calls:
-            rows.append({"session": session, **write_call(call, before)})
-            before = call
-        await asyncio.gather(*map(self._added, rows))
+    async def add_call(self, session: str, call: RecordedCall, before: RecordedCall | None) -> None:
+        """Writes a finished call to the disk; `before` is the session's call before it."""
+        await self._added({"session": session, **write_call(call, before)})
 
     async def add_trajectory(self, trajectory: Trajectory) -> None:
         """Writes a finished session to the disk."""
@@ -276,8 +272,8 @@ class Recorder:
             raise RefusedError(404, f"there is no session {name}", code="session_unknown")
         return self.open(name, self._config_of(name))
 
-    async def answer(self, name: str | None, request: ChatRequest) -> list[tuple[Answer, Message]]:
-        """The replies to a request. One without a session is recorded as a session of its own."""
+    async def answer(self, name: str | None, request: ChatRequest) -> tuple[Answer, Message]:
+        """The reply to a request. One without a session is recorded as a session of its own."""
         if self.in_flight >= MAX_IN_FLIGHT:
             raise RefusedError(429, f"{MAX_IN_FLIGHT} requests are in flight; try again later", code="busy")
         self.in_flight += 1
@@ -315,18 +311,18 @@ class Recorder:
         self._closed[name] = why
         return trajectory
 
-    async def _answer_alone(self, request: ChatRequest) -> list[tuple[Answer, Message]]:
+    async def _answer_alone(self, request: ChatRequest) -> tuple[Answer, Message]:
         if self._config_of is None:
             raise RefusedError(404, "this address needs a session: /s/NAME/v1", code="session_unknown")
         name = f"request-{secrets.token_hex(8)}"
         # Nothing is kept before the trajectory itself, which is on the disk before the request is answered.
         session = Session(name, self._config_of(name))
         try:
-            replies = await session.answer(request)
+            reply = await session.answer(request)
             await self._recorded(session, SessionOutcome(stop="no_session"))
         finally:
             session.close("it was a single request")
-        return replies
+        return reply
 
     async def _recorded(self, session: Session, outcome: SessionOutcome) -> Trajectory:
         trajectory = trajectory_of(session, outcome, agent=self.agent)
@@ -380,11 +376,11 @@ class Recorder:
             with contextlib.suppress(BoughError):  # a full disk: they are tried again
                 await self.sweep()
 
-    async def _keep(self, session: Session, calls: list[RecordedCall]) -> None:
+    async def _keep(self, session: Session, call: RecordedCall) -> None:
         assert self.store is not None
-        first = calls[0].number
+        before = session.calls[call.number - 1] if call.number else None
         try:
-            await self.store.add_calls(session.name, calls, session.calls[first - 1] if first else None)
+            await self.store.add_call(session.name, call, before)
         except (BoughError, OSError) as error:
             # What follows would refer to a call that is not on the disk.
             session.close("one of its calls could not be written")
@@ -397,7 +393,7 @@ def _not_recorded(error: Exception) -> RefusedError:
 
 # From a session to a trajectory.
 # The longest chain of calls, each continuing the one before, is the conversation. Every other call (a branch, a sub-
-# agent, another choice of the same request) is a turn with a prompt of its own, at the place where it happened. All
+# agent, a repeated request) is a turn with a prompt of its own, at the place where it happened. All
 # of them keep their exact tokens.
 
 

@@ -42,7 +42,7 @@ ADAPTERS = {
         Adapter("gymnasium:ID", "Environments of Gymnasium with text or discrete actions.", "gymnasium"),
         Adapter("mcp:COMMAND or URL", "The tools of an MCP server; tasks and their checks come from a file.", "mcp"),
         Adapter("openenv:URL", "Environments on an OpenEnv server.", "websockets"),
-        Adapter("textarena:GAME", "TextArena's games for one player, or for two against random moves.", "textarena"),
+        Adapter("textarena:GAME", "TextArena's games for one player.", "textarena"),
         Adapter("verifiers:TASKSET", "Tasksets of verifiers, played by one of its harnesses.", "verifiers"),
     )
 }

@@ -27,7 +27,7 @@ from bough.chat.actions import spoken
 from bough.config.base import Config
 from bough.environments.adapters.names import RemoteToolEnvironment, seeded_tasks, subclass
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
-from bough.environments.tools import SHARE, MisuseError, ToolError
+from bough.environments.tools import MisuseError, ToolError
 from bough.errors import InputError, exception_line
 from bough.types import Task, ToolCall
 
@@ -65,12 +65,11 @@ class OpenEnvEnvironment(RemoteToolEnvironment):
         fields = {name: one for name, one in schema.get("properties", {}).items() if name != "metadata"}
         self.has_tools = {"tool_name", "arguments"} <= fields.keys()
         reset = {"seed": self.task.seed, **self.options.reset}
-        patience_s = SHARE * self.step_timeout_s
+        await self.connection.open()
         if self.has_tools:
             # Before the reset, which then starts the count of steps.
-            listed = await self.connection.first("step", {"type": "list_tools"}, patience_s=patience_s)
+            listed = await self.connection.request("step", {"type": "list_tools"})
             self.offer(_tools(listed["observation"]))
-            seen = await self.connection.request("reset", reset)
         else:
             if len(fields) == 1 and next(iter(fields.values())).get("type") == "string":
                 [self.text_field] = fields
@@ -78,7 +77,7 @@ class OpenEnvEnvironment(RemoteToolEnvironment):
                 required = [name for name in schema.get("required", ()) if name in fields]
                 parameters = {**schema, "type": "object", "properties": fields, "required": required}
                 self.offer([(ACT, str(schema.get("description") or "Takes an action."), parameters)])
-            seen = await self.connection.first("reset", reset, patience_s=patience_s)
+        seen = await self.connection.request("reset", reset)
         if seen.get("done"):
             raise EnvironmentFailedError("the OpenEnv server ended the episode before the agent's first action")
         text = "\n\n".join(filter(None, [self.options.instructions, observation_text(seen)]))
@@ -180,16 +179,10 @@ MAX_SCHEMA = 4 * 2**20
 CONNECT_S = 10.0
 # What reading an answer raises that is not of the agreed form.
 MALFORMED = (ValueError, LookupError, TypeError, RecursionError)
-# Waits between two tries on a server whose sessions are all taken.
-FIRST_WAIT_S, MAX_WAIT_S = 0.1, 2.0
 
 
 class RefusedActionError(Exception):
     """The action does not fit the schema: the agent's mistake. The message says what is wrong."""
-
-
-class _FullError(Exception):
-    """All sessions of the server are taken."""
 
 
 class OpenEnvConnection:
@@ -234,23 +227,11 @@ class OpenEnvConnection:
                     raise ValueError(f"{path} is larger than {MAX_SCHEMA >> 20} MiB")
         return bytes(content)
 
-    async def first(self, kind: str, data: dict[str, Any], *, patience_s: float) -> dict[str, Any]:
-        """Opens a session and sends its first request; waits where all sessions of the server are taken."""
-        loop, wait_s = asyncio.get_running_loop(), FIRST_WAIT_S
-        deadline = loop.time() + patience_s
-        while True:
-            try:
-                self._socket = await connect(self.ws_url, max_size=MAX_BYTES, open_timeout=CONNECT_S)
-            except (WebSocketException, OSError) as error:
-                raise self._failure("cannot be reached", error) from error
-            try:
-                return await self.request(kind, data)
-            except _FullError as full:
-                await self.close()
-                if loop.time() + wait_s > deadline:
-                    raise self._failure(f"is full; lower --concurrency ({full})", None) from None
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, MAX_WAIT_S)
+    async def open(self) -> None:
+        try:
+            self._socket = await connect(self.ws_url, max_size=MAX_BYTES, open_timeout=CONNECT_S)
+        except (WebSocketException, OSError) as error:
+            raise self._failure("cannot be reached", error) from error
 
     async def request(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
         """The data of the observation that answers a request. Raises RefusedActionError for an invalid action."""
@@ -277,7 +258,7 @@ class OpenEnvConnection:
         except MALFORMED as error:
             raise self._failure(f"answered {kind} with {text!r:.200}", None) from error
         if code == "CAPACITY_REACHED":
-            raise _FullError(message)
+            raise self._failure(f"is full; give it more sessions, or lower --concurrency ({message:.300})", None)
         if code == "VALIDATION_ERROR" and kind == "step":
             with suppress(LookupError, TypeError):  # the problems as the server's validation lists them
                 listed = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in content["errors"][:10]]

@@ -129,8 +129,12 @@ class Game:
             task=data["task"],
             goal=Goal(*data["goal"]),
             start=data["start"],
-            receptacles=tuple(Receptacle(*row, doors > 0, doors > 1) for *row, doors in data["receptacles"]),
-            things=tuple(Thing(*row, tuple(inside)) for *row, inside in data["things"]),
+            receptacles=tuple(
+                Receptacle(name, kind, place, doors > 0, doors > 1) for name, kind, place, doors in data["receptacles"]
+            ),
+            things=tuple(
+                Thing(name, kind, traits, place, tuple(inside)) for name, kind, traits, place, inside in data["things"]
+            ),
             fits={receptacle: frozenset(types) for receptacle, types in data["fits"].items()},
             within=tuple((inner, outer) for inner, outer in data.get("within", ())),
             wording=Wording(*data["wording"]) if "wording" in data else WORDING,

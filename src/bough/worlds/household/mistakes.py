@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from bough.config.base import Config
 from bough.environments.base import MistakeRules, Rule, action_of
 from bough.errors import InputError
-from bough.files import read_json
 from bough.types import Trajectory, Turn
 from bough.worlds.household.engine import NOTHING
 from bough.worlds.household.generate import whereabouts
@@ -93,7 +92,7 @@ def implausible_location(trajectory: Trajectory, at: int, locations: Locations) 
     if search is None or task is None:
         return False
     words = re.findall(r"\w+", task[1])
-    thing = next((word for word in words if word in locations.things), None)
+    thing = next((word for word in words if word in locations.likely), None)
     if thing is None or type_of(search[1]) in words or not locations.implausible(thing, type_of(search[1])):
         return False
     past = trajectory.turns[:at]
@@ -143,25 +142,17 @@ class Locations:
     def read(cls, path: Path) -> Locations:
         """The places that a file lists."""
         try:
-            given = read_json(path)
+            given = TypeAdapter(dict[str, list[str]]).validate_json(path.read_bytes())
         except OSError as error:
             raise InputError(f"locations {path}: cannot be read: {error.strerror}") from None
-        except ValueError as error:
-            raise InputError(f"locations {path}: not JSON: {error}") from None
-        if not isinstance(given, dict) or not all(
-            isinstance(places, list) and all(isinstance(place, str) for place in places) for places in given.values()
-        ):
-            raise InputError(f'locations {path}: must be like {{"apple": ["countertop", "fridge"]}}')
+        except ValidationError:
+            raise InputError(f'locations {path}: must be JSON like {{"apple": ["countertop", "fridge"]}}') from None
         return cls({thing.lower(): frozenset(map(str.lower, places)) for thing, places in given.items()})
 
     def implausible(self, thing: str, place: str) -> bool:
         """Whether `thing` is hardly ever found in such a place, as far as is known."""
         known = thing in self.likely and (self.judged is None or place in self.judged)
         return known and place not in self.likely[thing]
-
-    @property
-    def things(self) -> Set[str]:
-        return self.likely.keys()
 
 
 def type_of(name: str) -> str:
@@ -181,13 +172,8 @@ def _looks(trajectory: Trajectory) -> Iterator[tuple[bytes, str, str, frozenset[
     done: set[str] = set()
     for turn in trajectory.turns:
         done |= set(_PUT_DOWN.findall(turn.action or ""))
-        for name, things in _contents(turn):
-            if name not in done:
+        looks = [look for message in turn.observation for look in _LOOK.findall(message.content)]
+        for on, inside, things in looks:
+            if (name := on or inside) not in done:
                 done.add(name)
                 yield room, name, type_of(name), frozenset(map(type_of, names(things)))
-
-
-def _contents(turn: Turn) -> Iterator[tuple[str, str]]:
-    for message in turn.observation:
-        for on, inside, things in _LOOK.findall(message.content):
-            yield on or inside, things

@@ -20,7 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bough.sandbox.base import BrokenError, ProgramRunner, Result, SandboxLimits, Session
+from bough.sandbox.base import BrokenError, Result, SandboxLimits
+from bough.sandbox.pool import Sandbox, Session
 from bough.worlds.interpreter import Grade, examinee, examiner, stand_ins, statements, values
 
 # Large answers are allowed; the caller of `grade` limits the total time.
@@ -61,8 +62,8 @@ class Exam:
 async def grade(
     answer: str,
     exam: Exam,
-    program: ProgramRunner,
-    tests: ProgramRunner,
+    program: Sandbox,
+    tests: Sandbox,
     *,
     budget_s: float = BUDGET_S,
 ) -> Grade:
@@ -76,18 +77,33 @@ async def grade(
     if code is None:
         return Grade(0.0, {"parsable": False, "reason": "no ```python block that is Python in the answer"})
     sources = statements.marked(exam.sources)
+    wanted, _ = statements.program_names(exam.sources, exam.entry, exam.prelude, exam.problem)
+    classes = [part.name for part in ast.walk(ast.parse(exam.prelude)) if isinstance(part, ast.ClassDef)]
     async with program.session() as theirs, tests.session() as ours:
         # The last part of the time is reserved for cleaning up.
         budget_s -= min(END_S, budget_s / 5)
         end = time.monotonic() + budget_s
+        cell = _cell(PROGRAM_SIDE, "serve", exam.prelude, code, classes)
         try:
-            async with asyncio.timeout(budget_s), _serving(theirs, code, exam, budget_s) as exchange:
+            async with asyncio.timeout(budget_s), _serving(theirs, cell, budget_s) as exchange:
                 failed = await exchange.ready(min(RUN_S, budget_s / 2))
                 if failed is not None:
                     return Grade(0.0, {"parsable": True, "reason": failed})
-                return await _examined(ours, exam, sources, exchange, end - time.monotonic())
+                left_s = end - time.monotonic()
+                limits_s = TEST_S, left_s - min(END_S, left_s / 5)
+                cell = _cell(TESTS_SIDE, "examine", exam.prelude, classes, sources, exam.entry, wanted, limits_s)
+                result = await ours.run(cell, timeout_s=max(0.1, left_s), answer=exchange.from_tests)
+                verdict, otherwise = exchange.verdict, _last_line(result)
         except (TimeoutError, BrokenError) as error:
-            return _read({}, sources, str(error) or "killed: time")
+            verdict, otherwise = {}, str(error) or "killed: time"
+    # There is exactly one mark per test, or none at all.
+    total = sum(counts for _, counts in sources)
+    marks, reason = verdict.get("marks"), verdict.get("failed")
+    if not isinstance(marks, list) or len(marks) != total:
+        marks, reason = [], otherwise
+    passed = sum(mark is True for mark in marks)
+    details = {"parsable": True, "passed": passed, "tests": total} | ({"reason": reason} if reason else {})
+    return Grade(passed / total if total else 0.0, details)
 
 
 def last_block(text: str) -> str | None:
@@ -103,12 +119,16 @@ def last_block(text: str) -> str | None:
 
 
 @asynccontextmanager
-async def _serving(session: Session, code: str, exam: Exam, budget_s: float) -> AsyncIterator[Exchange]:
+async def _serving(session: Session, cell: str, budget_s: float) -> AsyncIterator[Exchange]:
     """The program, ready to be called."""
     exchange = Exchange()
-    cell = _cell(PROGRAM_SIDE, "serve", exam.prelude, code, _classes(exam.prelude))
     running = asyncio.create_task(session.run(cell, timeout_s=budget_s, answer=exchange.from_program))
-    running.add_done_callback(lambda task: exchange.end(_ending(task)))
+
+    def ended(task: asyncio.Task[Result]) -> None:
+        error = None if task.cancelled() else task.exception()
+        exchange.end("the program was stopped" if task.cancelled() else str(error or _last_line(task.result())))
+
+    running.add_done_callback(ended)
     try:
         yield exchange
     finally:
@@ -124,44 +144,10 @@ async def _serving(session: Session, code: str, exam: Exam, budget_s: float) -> 
         raise error
 
 
-async def _examined(
-    session: Session, exam: Exam, sources: list[tuple[str, bool]], exchange: Exchange, budget_s: float
-) -> Grade:
-    limits_s = TEST_S, budget_s - min(END_S, budget_s / 5)
-    wanted, _ = statements.program_names(exam.sources, exam.entry, exam.prelude, exam.problem)
-    cell = _cell(TESTS_SIDE, "examine", exam.prelude, _classes(exam.prelude), sources, exam.entry, wanted, limits_s)
-    result = await session.run(cell, timeout_s=max(0.1, budget_s), answer=exchange.from_tests)
-    return _read(exchange.verdict, sources, _last_line(result))
-
-
-def _read(verdict: dict[str, Any], sources: list[tuple[str, bool]], otherwise: str) -> Grade:
-    """The grade of a verdict; 0 where there is none, or not one mark per test."""
-    total = sum(counts for _, counts in sources)
-    marks, reason = verdict.get("marks"), verdict.get("failed")
-    if not isinstance(marks, list) or len(marks) != total:
-        marks, reason = [], otherwise
-    passed = sum(mark is True for mark in marks)
-    details = {"parsable": True, "passed": passed, "tests": total}
-    if reason:
-        details["reason"] = reason
-    return Grade(passed / total if total else 0.0, details)
-
-
 def _cell(modules: tuple[ModuleType, ...], function: str, *arguments: Any) -> str:
     texts = [(module.__name__, Path(str(module.__file__)).read_text(encoding="utf-8")) for module in modules]
     names = f"'ask': globals().pop('ask'), 'modules': {texts!r}, 'function': {function!r}, 'arguments': {arguments!r}"
     return f"exec({FAR_SIDE!r}, {{{names}}})"
-
-
-def _classes(prelude: str) -> list[str]:
-    return [part.name for part in ast.walk(ast.parse(prelude)) if isinstance(part, ast.ClassDef)]
-
-
-def _ending(running: asyncio.Task[Result]) -> str:
-    if running.cancelled():
-        return "the program was stopped"
-    error = running.exception()
-    return str(error) if error is not None else _last_line(running.result())
 
 
 def _last_line(result: Result) -> str:

@@ -16,7 +16,6 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,8 +31,8 @@ from bough.environments import registry
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.errors import BoughError, InputError
 from bough.sandbox import group, isolation
-from bough.sandbox.base import BrokenError, ProgramRunner, Result, SandboxError, SandboxLimits, Session
-from bough.sandbox.pool import Sandbox
+from bough.sandbox.base import BrokenError, Result, SandboxError, SandboxLimits
+from bough.sandbox.pool import Sandbox, Session
 from bough.types import Message, Task, ToolCall
 from bough.worlds.interpreter import Grade, code, math, problems, reasoning
 
@@ -65,7 +64,7 @@ SPLITS = {"train": range(8), "seen": range(8, 9), "unseen": range(9, 10)}  # ten
 # Addresses of objects carry no meaning and differ from run to run.
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
 Key = tuple[str, SandboxLimits, str]
-_SHARED: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Key, ProgramRunner]] = WeakKeyDictionary()
+_SHARED: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Key, Sandbox]] = WeakKeyDictionary()
 
 
 class Interpreter(Environment):
@@ -135,7 +134,9 @@ class Interpreter(Environment):
 
     @classmethod
     async def shutdown(cls) -> None:
-        await close_all()
+        """Ends the sandboxes of this event loop."""
+        for runner in _SHARED.pop(asyncio.get_running_loop(), {}).values():
+            await runner.close()
 
     @classmethod
     def lacks(cls) -> str | None:
@@ -147,11 +148,17 @@ class Interpreter(Environment):
         """Installs bubblewrap if this user may, and reports which sandbox code will run in."""
         isolation.check_platform()
         if shutil.which("bwrap") is None:
-            yield from _install()
+            apt = registry.installer()
+            if apt is None:
+                yield f"{PACKAGE} is not installed; {registry.NOT_ALLOWED}. Ask for: sudo apt-get install {PACKAGE}"
+            else:
+                yield f"Installing {PACKAGE} …"
+                if not registry.install(apt, PACKAGE):
+                    yield f"apt-get could not install {PACKAGE}."
         if (path := shutil.which("bwrap")) is not None:
             yield f"bubblewrap is {path}."
         yield f"Code runs in a sandbox of {isolation.choose()}."
-        if group.available():
+        if group.place(os.geteuid()) is not None:
             yield "Each sandbox has a control group, which limits its memory and processes."
 
     @classmethod
@@ -187,33 +194,34 @@ class Interpreter(Environment):
 
     async def _use(self, calls: tuple[ToolCall, ...], action: str) -> Observation:
         messages, wrong, killed = [], None, []
-        clock = Clock(CALLS_SHARE * self.step_timeout_s)
+        total_s = CALLS_SHARE * self.step_timeout_s
+        end = time.monotonic() + total_s
         for call in calls:
             wrong_now = misuse(call)
-            if wrong_now is None:
+            if wrong_now is not None:
+                wrong = content = wrong_now
+            else:
                 self._calls += 1
-                content, why = await self._run(str(call.arguments["code"]), clock)
+                why: str | None = "time"
+                content = f"Error: not run. All calls of one reply share {total_s:g} s, and they are used up."
+                if (begin := time.monotonic()) < end:
+                    runner = self._sandbox("tool", self.limits, hidden=True)
+                    session = await (self._session or runner.session()).__aenter__()
+                    end += time.monotonic() - begin  # waiting for a sandbox does not count as the program's time
+                    content, why = await self._run(session, str(call.arguments["code"]), end - time.monotonic())
                 killed += [why] if why else []
                 self._answer_seen |= str(self.problem.get("answer", "")) in content.split()
-            else:
-                wrong = content = wrong_now
             messages.append(Message(role="tool", content=content, name=call.name, tool_call_id=call.id))
         error = "tool_misuse" if wrong else None
-        return Observation(
-            messages=tuple(messages), action=action, error=error, info={"killed": killed} if killed else {}
-        )
+        info = {"killed": killed} if killed else {}
+        return Observation(messages=tuple(messages), action=action, error=error, info=info)
 
-    async def _run(self, source: str, clock: Clock) -> tuple[str, str | None]:
-        """What the agent reads after a call, and which limit ended it. All calls of a reply share the clock."""
-        if clock.left_s <= 0:
-            return f"Error: not run. All calls of one reply share {clock.total_s:g} s, and they are used up.", "time"
-        with clock.stopped():  # waiting for a sandbox does not count as the program's time
-            runner = self._sandbox("tool", self.limits, hidden=True)
-            session = await (self._session or runner.session()).__aenter__()
+    async def _run(self, session: Session, source: str, left_s: float) -> tuple[str, str | None]:
+        """What the agent reads after a call, and which limit ended it."""
         self._session = session if self.persistent else None
-        limits = replace(self.limits, timeout_s=min(self.limits.timeout_s, round(clock.left_s, 1)))
+        limits = replace(self.limits, timeout_s=min(self.limits.timeout_s, round(left_s, 1)))
         try:
-            async with asyncio.timeout(clock.left_s + (HARD_SHARE - CALLS_SHARE) * self.step_timeout_s):
+            async with asyncio.timeout(left_s + (HARD_SHARE - CALLS_SHARE) * self.step_timeout_s):
                 result = await session.run(source, timeout_s=limits.timeout_s)
         except (BrokenError, TimeoutError):
             return f"Error: the code broke the interpreter. {RESTARTED}", "broken"
@@ -223,7 +231,15 @@ class Interpreter(Environment):
         return result_text(result, limits), result.killed
 
     async def _end(self, answer: str) -> Observation:
-        grade = await self._grade(answer)
+        try:
+            grade = await self._grade(answer)
+        except BrokenError as error:
+            grade = Grade(0.0, {"reason": str(error)})
+        except BoughError:
+            raise
+        except Exception as error:  # what an answer causes makes it a wrong answer
+            log.warning("task %s: the grader failed and the answer counts as wrong", self.task.id, exc_info=True)
+            grade = Grade(0.0, {"reason": f"the grader failed: {type(error).__name__}: {error}"})
         text = "Correct." if grade.success else "Wrong." if not grade.score else f"Partly right: {grade.score:.2f}."
         return Observation.end(
             text,
@@ -234,18 +250,6 @@ class Interpreter(Environment):
         )
 
     async def _grade(self, answer: str) -> Grade:
-        """The grade of an answer. An error that the answer causes makes it a wrong answer."""
-        try:
-            return await self._graded(answer)
-        except BrokenError as error:
-            return Grade(0.0, {"reason": str(error)})
-        except BoughError:
-            raise
-        except Exception as error:
-            log.warning("task %s: the grader failed and the answer counts as wrong", self.task.id, exc_info=True)
-            return Grade(0.0, {"reason": f"the grader failed: {type(error).__name__}: {error}"})
-
-    async def _graded(self, answer: str) -> Grade:
         data = self.problem
         budget_s = CALLS_SHARE * self.step_timeout_s
         if data["kind"] == "code":
@@ -262,7 +266,7 @@ class Interpreter(Environment):
         question = str(data["problem"])
         return await math.grade(answer, str(data["answer"]), algebra or None, question=question, timeout_s=timeout_s)
 
-    def _sandbox(self, use: str, limits: SandboxLimits, **more: Any) -> ProgramRunner:
+    def _sandbox(self, use: str, limits: SandboxLimits, **more: Any) -> Sandbox:
         return shared(use, limits, unsafe=self.settings.unsafe_no_sandbox, **more)
 
 
@@ -299,12 +303,8 @@ def misuse(call: ToolCall) -> str | None:
     """What is wrong with a call; None if nothing is."""
     if call.name != TOOL:
         return f"Error: there is no tool {call.name!r:.80}; the only one is {TOOL}."
-    if "code" not in call.arguments:
-        return f'Error: {TOOL} needs the argument "code".'
-    if not isinstance(call.arguments["code"], str):
-        return 'Error: "code" must be a text.'
-    if unknown := [name for name in call.arguments if name != "code"]:
-        return f'Error: {TOOL} has no argument {unknown[0]!r:.80}; it takes "code" only.'
+    if not isinstance(call.arguments.get("code"), str) or len(call.arguments) > 1:
+        return f'Error: {TOOL} takes one argument, "code", a text.'
     return None
 
 
@@ -321,30 +321,9 @@ def result_text(result: Result, limits: SandboxLimits) -> str:
     return _ADDRESS.sub("0x…", "\n".join(filter(None, parts))) or "(no output)"
 
 
-class Clock:
-    """The time that the programs of one step share, counted down from `total_s`."""
-
-    def __init__(self, total_s: float) -> None:
-        self.total_s = total_s
-        self._end = time.monotonic() + total_s
-
-    @property
-    def left_s(self) -> float:
-        return self._end - time.monotonic()
-
-    @contextmanager
-    def stopped(self) -> Iterator[None]:
-        """A context whose time does not count."""
-        begin = time.monotonic()
-        try:
-            yield
-        finally:
-            self._end += time.monotonic() - begin
-
-
 def shared(
     use: str, limits: SandboxLimits, *, warm_up: str = "", hidden: bool = False, unsafe: bool = False
-) -> ProgramRunner:
+) -> Sandbox:
     """The sandbox for a use, made when it is first asked for.
 
     Each use has its own, so that no process that runs an agent's program descends from
@@ -356,19 +335,3 @@ def shared(
         unsafe = unsafe or os.environ.get(CONSENT) == "1"
         kinds[key] = Sandbox(limits, unsafe=unsafe, warm_up=warm_up, hidden=HIDDEN if hidden else ())
     return kinds[key]
-
-
-async def close_all() -> None:
-    """Ends the sandboxes of this event loop."""
-    for runner in _SHARED.pop(asyncio.get_running_loop(), {}).values():
-        await runner.close()
-
-
-def _install() -> Iterator[str]:
-    apt = registry.installer()
-    if apt is None:
-        yield f"{PACKAGE} is not installed; {registry.NOT_ALLOWED}. Ask for: sudo apt-get install {PACKAGE}"
-        return
-    yield f"Installing {PACKAGE} …"
-    if not registry.install(apt, PACKAGE):
-        yield f"apt-get could not install {PACKAGE}."

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from itertools import accumulate, pairwise
 from math import gcd
 
-from bough.sandbox.base import ProgramRunner
+from bough.sandbox.pool import Sandbox
 from bough.worlds.interpreter import Grade
 from bough.worlds.interpreter.number import Number, read_number, read_unit, same_unit
 
@@ -102,7 +102,7 @@ _WORDS = re.compile(r"\\(?:text|mbox|mathrm|operatorname|begin|end)\s*\{[^{}]*\}
 async def grade(
     answer: str,
     gold: str,
-    runner: Callable[[], ProgramRunner] | None,
+    runner: Callable[[], Sandbox] | None,
     *,
     question: str = "",
     timeout_s: float = TIMEOUT_S,
@@ -190,7 +190,7 @@ def same(one: str, gold: str, question: str = "") -> bool | None:
     (number, unit), (right, right_unit) = found, wanted
     if right_unit == "%" != unit and question and not _PERCENT.search(question):
         return False  # a hundred times too much, unless percent are asked for
-    return number.simple and number.equals(right) and same_unit(unit, right_unit)
+    return number.simple and number.parts == right.parts and same_unit(unit, right_unit)
 
 
 def _quantity(text: str) -> tuple[Number, str] | None:
@@ -276,27 +276,28 @@ def _variables(text: str) -> set[str]:
 
 def _calculates(text: str) -> bool:
     """Whether a number in an expression, or in a part of a point, a set or a matrix, is not in simplest form."""
-    return _NUMBERS_TIMES.search(text) is not None or not all(map(_has_simple_numbers, _parts(text)))
-
-
-def _has_simple_numbers(part: str) -> bool:
-    whole = read_number(part)
-    if whole is not None and not whole[1].strip():
-        return whole[0].simple
-    terms = _terms(part)
-    first = map(read_number, terms)
-    return len(terms) <= MAX_PARTS and all(number is None or number[0].simple for number in first)
+    if _NUMBERS_TIMES.search(text):
+        return True
+    for part in _parts(text):
+        whole = read_number(part)
+        if whole is not None and not whole[1].strip():
+            first = [whole]
+        else:
+            terms = _terms(part)
+            if len(terms) > MAX_PARTS:
+                return True
+            first = [number for number in map(read_number, terms) if number is not None]
+        if not all(number.simple for number, _ in first):
+            return True
+    return False
 
 
 def _rounds(answer: str, gold: str) -> bool:
     """Whether a part of an answer is a decimal number that the reference does not have."""
-    decimals = [read_number(part) for part in _parts(answer) if "." in part]
-    if not decimals:
-        return False
-    known = [number for number in map(read_number, _parts(gold)) if number is not None]
-    return not all(
-        found is None or found[1].strip() or any(found[0].equals(number) for number, _ in known) for found in decimals
-    )
+    found = [read_number(part) for part in _parts(answer) if "." in part]
+    decimals = [number[0] for number in found if number is not None and not number[1].strip()]
+    known = [number[0].parts for number in map(read_number, _parts(gold) if decimals else ()) if number is not None]
+    return any(number.parts not in known for number in decimals)
 
 
 def _parts(text: str) -> list[str]:
@@ -366,21 +367,20 @@ def _copied(answer: str, gold: str, question: str) -> str | None:
     A symbol or a word may stand in both. So may what leaves nothing to work out, such as a
     choice among numbers, and the reference itself with its terms in another order.
     """
-    if _is_worked_out(answer):
-        return None
+    parts = [part.strip() for part in _BETWEEN.split(_THOUSANDS.sub("", _plain(answer)))]
+    numbers = [read_number(part) for part in parts if part and not _SINGLE.fullmatch(part)]
+    if all(found is not None and not found[1].strip() and found[0].simple for found in numbers):
+        return None  # 3/4, (1/2, 3), x \ge -1/2
     formulas = [_SPELLING.sub("", _plain(part)) for found in _FORMULA.findall(question) for part in found if part]
     answer, gold, question = (_SPELLING.sub("", _plain(text)) for text in (answer, gold, question))
     if _same_symbols(answer, gold):
         return None
     if not _COMBINES.search(answer) or answer in gold or gold in question:
         return None
-    if answer in question or any(_same_symbols(_bare(answer), _bare(part)) for part in formulas):
+    bare = _NEUTRAL.sub("", answer)
+    if answer in question or any(_same_symbols(bare, _NEUTRAL.sub("", part)) for part in formulas):
         return "it repeats the question"
     return None
-
-
-def _bare(text: str) -> str:
-    return _NEUTRAL.sub("", text)
 
 
 def _same_symbols(answer: str, gold: str) -> bool:
@@ -388,19 +388,6 @@ def _same_symbols(answer: str, gold: str) -> bool:
     signed = (text if text.startswith("-") else f"+{text}" for text in (_TIMES.sub("", answer), _TIMES.sub("", gold)))
     one, other = map(sorted, signed)
     return one == other
-
-
-def _is_worked_out(answer: str) -> bool:
-    """Whether an answer is made of numbers in simplest form and single symbols: `3/4`, `(1/2, 3)`, `x \\ge -1/2`."""
-    parts = [part.strip() for part in _BETWEEN.split(_THOUSANDS.sub("", _plain(answer)))]
-    return all(_is_simple(part) for part in parts if part)
-
-
-def _is_simple(part: str) -> bool:
-    if _SINGLE.fullmatch(part):
-        return True
-    found = read_number(part)
-    return found is not None and not found[1].strip() and found[0].simple
 
 
 def _reducible(text: str) -> bool:

@@ -69,9 +69,6 @@ class Number:
     simple: bool
     coefficient: bool = False
 
-    def equals(self, other: Number) -> bool:
-        return self.parts == other.parts
-
 
 class NotANumberError(ValueError):
     """The text does not start with a number."""

@@ -29,6 +29,7 @@ EXPECTED = (
     "a mathematics problem has problem (or question) and answer, "
     "a coding problem prompt (or query) and tests (or test, test_list), and entry_point where the tests call candidate"
 )
+NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 def read(source: Path) -> Iterator[dict[str, Any]]:
@@ -40,127 +41,94 @@ def read(source: Path) -> Iterator[dict[str, Any]]:
                 if isinstance(content, bytes) and not content.strip():
                     continue
                 row = parse(content)
-                if _unanswered(row):
+                # Some published files have a few rows whose answer is empty.
+                empty = not any(row.get(name) not in (None, "") for name in (*ANSWERS, *TESTS))
+                if empty and any(name in row for name in ANSWERS):
                     unanswered.append(number)
                 else:
                     yield problem(row)
         except RowError as error:
             raise InputError(f"{path}:{max(1, number)}: {error}") from None
         if unanswered:
-            log.warning(
-                "%s: %d rows have no answer and are left out, line %d first", path, len(unanswered), unanswered[0]
-            )
+            count, first = len(unanswered), unanswered[0]
+            log.warning("%s: %d rows have no answer and are left out, line %d first", path, count, first)
 
 
 def problem(row: Row) -> dict[str, Any]:
     """One row as a problem."""
-    statement = next((name for name in STATEMENTS if isinstance(row.get(name), str)), None)
-    tests = next((name for name in TESTS if row.get(name)), None)
-    answer = next((name for name in ANSWERS if row.get(name) is not None), None)
-    if tests is None and "entry_point" in row:
-        raise RowError("no_tests", f"the tests are missing; none of {', '.join(TESTS)} is a column. {_has(row)}")
-    if statement is None:
-        raise RowError(
-            "no_problem", f"the problem is missing; none of {', '.join(STATEMENTS)} is a column. {_has(row)}"
-        )
-    if tests is not None:
-        return _coding(row, statement, row[tests], tests)
-    if answer is None:
-        raise RowError("no_answer", f"neither an answer nor tests; {EXPECTED}. {_has(row)}")
-    if not isinstance(row[answer], str | int | float):
-        raise RowError("bad_answer", f'"{answer}" is {type(row[answer]).__name__}; it must be text or a number')
-    if find_spec("math_verify") is None:
-        raise InputError("grading mathematics needs the package math-verify; pip install 'bough[interpreter]'")
-    gold = gold_answer(str(row[answer]))
-    if not gold:
-        raise RowError("no_answer", f'"{answer}" is empty')
-    return {"kind": "math", "problem": row[statement], "answer": gold}
+    statement = next((name for name in STATEMENTS if isinstance(row.get(name), str)), "")
+    data: dict[str, Any] = {"kind": "code", "problem": row.get(statement)}
+    tests = next((row[name] for name in TESTS if row.get(name)), None)
+    if tests is None and "entry_point" not in row:
+        if find_spec("math_verify") is None:
+            raise InputError("grading mathematics needs the package math-verify; pip install 'bough[interpreter]'")
+        answer = next((row[name] for name in ANSWERS if row.get(name) is not None), None)
+        plain = isinstance(answer, str | int | float)
+        data |= {"kind": "math", "answer": gold_answer(str(answer)) if plain else answer}
+    else:
+        entry = row.get("entry_point")
+        # LeetCode's files say the problem in "query" and keep what stands before the solution in "prompt".
+        setups = ("prompt",) if statement == "query" else SETUPS
+        prelude = next((row[key] for key in setups if row.get(key)), None)
+        if isinstance(prelude, list):
+            prelude = "\n".join(map(str, prelude))
+        if prelude is None:
+            prelude = _given(row.get(statement) or "", entry)
+        try:
+            tests = statements.split(tests)
+        except (*NOT_PYTHON, TypeError):
+            tests = [tests]
+        data |= {"tests": tests, "entry": entry, "prelude": prelude}
+    if wrong := missing(data, data["kind"]):
+        columns = ", ".join(map(str, row)) or "no columns"
+        raise RowError("bad_problem", f"a {data['kind']} problem needs {wrong}. It has {columns}; {EXPECTED}")
+    return data
 
 
 def missing(data: dict[str, Any], kind: str) -> str | None:
-    """What a problem that is given as a task has not, or not as it should be; None if nothing is missing."""
+    """What a problem has not, or not as it should be; None if nothing is missing."""
     if not isinstance(data.get("problem"), str):
         return "problem as text"
     if kind == "math":
-        return None if isinstance(data.get("answer"), str | int | float) else "answer as text or a number"
+        good = isinstance(data.get("answer"), str | int | float) and str(data["answer"])
+        return None if good else "answer as text or a number"
     if kind == "reasoning":
-        good = isinstance(data.get("generator"), str) and all(type(data.get(key)) is int for key in ("seed", "index"))
-        if good and data["generator"] in reasoning.NOT_GRADED:
-            return f"another generator than {data['generator']}: {reasoning.NOT_GRADED[data['generator']]}"
-        return None if good else "generator as text, and seed and index as whole numbers"
+        if not isinstance(data.get("generator"), str) or any(
+            type(data.get(key)) is not int for key in ("seed", "index")
+        ):
+            return "generator as text, and seed and index as whole numbers"
+        why = reasoning.NOT_GRADED.get(data["generator"])
+        return f"another generator than {data['generator']}: {why}" if why else None
     tests, prelude, entry = data.get("tests"), data.get("prelude", ""), data.get("entry")
     if not isinstance(tests, list) or not tests or not all(isinstance(test, str) for test in tests):
         return "tests as a list of Python statements"
     if not isinstance(prelude, str) or not isinstance(entry, str | None):
-        return "prelude and entry as text"
+        return "prelude and entry_point as text"
     try:
+        compile(prelude, "prelude", "exec")
         if not any(counts for _, counts in statements.marked(tests)):
             return "tests that assert something"
         _, unknown = statements.program_names(tests, entry, prelude, data["problem"])
-        return f"tests that import or define {', '.join(unknown)}" if unknown else None
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return f"tests and a prelude that are Python ({error})"
-
-
-def _coding(row: Row, statement: str, tests: Any, name: str) -> dict[str, Any]:
-    if not isinstance(tests, str) and not (isinstance(tests, list) and all(isinstance(test, str) for test in tests)):
-        raise RowError("bad_tests", f'"{name}" must be Python text or a list of it')
-    # LeetCode's files say the problem in "query" and keep what stands before the solution in "prompt".
-    prelude = row.get("prompt") if statement == "query" else next((row[key] for key in SETUPS if row.get(key)), None)
-    if isinstance(prelude, list) and all(isinstance(line, str) for line in prelude):
-        prelude = "\n".join(prelude)
-    if not isinstance(prelude, str | None):
-        raise RowError("bad_tests", f"what comes before the tests is {type(prelude).__name__}; it must be Python text")
-    entry = row.get("entry_point")
-    if not isinstance(entry, str | None):
-        raise RowError("bad_entry_point", f"entry_point is {type(entry).__name__}; it must be text")
-    if prelude is None:
-        prelude = _given(row[statement], entry)
-    try:
-        sources = statements.split(tests)
-        compile(prelude, "prelude", "exec")
-        _, unknown = statements.program_names(sources, entry, prelude, row[statement])
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise RowError("bad_tests", f'"{name}" is not Python: {error or type(error).__name__}') from None
-    if not any(counts for _, counts in statements.marked(sources)):
-        raise RowError("no_tests", f'"{name}" asserts nothing')
-    if entry is None and any("candidate(" in source for source in sources):
-        raise RowError("no_entry_point", f"the tests call candidate, but entry_point is missing. {_has(row)}")
+    except NOT_PYTHON as error:
+        return f"tests and a prelude that are Python ({error or type(error).__name__})"
+    if entry is None and any("candidate(" in test for test in tests):
+        return "entry_point, the name of what the tests call candidate"
     if unknown:
-        raise RowError(
-            "missing_names",
-            f'"{name}" uses {", ".join(unknown)}, which nothing imports or defines and the problem does not ask for; '
-            f"import it there or in {SETUPS[0]}, or name what the program has to define in the problem",
-        )
-    return {"kind": "code", "problem": row[statement], "tests": sources, "entry": entry, "prelude": prelude}
+        return f"tests that import or define {', '.join(unknown)}, or a text that names what to write"
+    return None
 
 
 def _given(statement: str, entry: str | None) -> str:
     """What a problem in Python, such as HumanEval's, defines besides the function that is to be completed."""
     try:
         body = ast.parse(code.last_block(statement) or statement).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except NOT_PYTHON:
         return ""
-    if not any(isinstance(part, ast.FunctionDef) and part.name == entry for part in body):
+    functions = [part for part in body if isinstance(part, ast.FunctionDef)]
+    if not any(part.name == entry for part in functions):
         return ""
-    kept = [part for part in body if not isinstance(part, ast.FunctionDef) or (part.name != entry and _works(part))]
-    return "\n".join(map(ast.unparse, kept))
-
-
-def _works(function: ast.FunctionDef) -> bool:
-    """Whether a function has more than a docstring."""
-    return not all(isinstance(part, ast.Pass | ast.Expr) for part in function.body)
-
-
-def _unanswered(row: Row) -> bool:
-    """Whether the column is there and the answer is not: some published files have a few such rows."""
-    return any(name in row for name in ANSWERS) and not any(
-        row.get(name) not in (None, "") for name in (*ANSWERS, *TESTS)
-    )
-
-
-def _has(row: Row) -> str:
-    return f"It has {', '.join(map(str, row)) or 'no columns'}"
+    stubs = [part for part in functions if all(isinstance(line, ast.Pass | ast.Expr) for line in part.body)]
+    return "\n".join(ast.unparse(part) for part in body if part not in stubs and getattr(part, "name", "") != entry)
 
 
 def arithmetic(seed: int) -> Iterator[dict[str, Any]]:

@@ -21,7 +21,8 @@ from typing import Any
 
 from bough.errors import BoughError, InputError, did_you_mean
 from bough.sandbox import view
-from bough.sandbox.base import ProgramRunner, SandboxLimits
+from bough.sandbox.base import SandboxLimits
+from bough.sandbox.pool import Sandbox
 from bough.worlds.interpreter import Grade, scoring
 from bough.worlds.interpreter.math import last_boxed
 
@@ -87,7 +88,7 @@ def problems(names: list[str], seed: int) -> Iterator[dict[str, Any]]:
     raise BoughError(f"reasoning-gym stopped making problems (status {maker.returncode})")
 
 
-async def grade(answer: str, problem: dict[str, Any], runner: ProgramRunner, *, timeout_s: float = TIMEOUT_S) -> Grade:
+async def grade(answer: str, problem: dict[str, Any], runner: Sandbox, *, timeout_s: float = TIMEOUT_S) -> Grade:
     """The grade by the generator's own scorer."""
     name, given = problem["generator"], final_answer(answer)[:LONGEST]
     details = {"answer": given[:200]}

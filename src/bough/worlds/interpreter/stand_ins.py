@@ -151,8 +151,14 @@ class Program:
 
     def _exception(self, names: list[tuple[str, str]], said: str, arguments: Any) -> BaseException:
         """What the program raised: the first of its classes that is known here, with the same text."""
-        known = (self._exception_class(module, name) for module, name in names)
-        kind = next((kind for kind in known if kind is not None), Exception)
+        kind: type[Exception] = Exception
+        for module, name in names:
+            standard = module.partition(".")[0] in sys.stdlib_module_names
+            found = getattr(sys.modules.get(module), name, None) if standard else None
+            found = self.exceptions.get(name) if module == "__main__" else found
+            if isinstance(found, type) and issubclass(found, Exception):
+                kind = found
+                break
         if issubclass(kind, ENDS):
             return RuntimeError(f"the program raised {kind.__name__}: {said}")
         with suppress(Exception):  # not all can be made, or shown, without more than their arguments
@@ -161,13 +167,6 @@ class Program:
                 return error
         shown = type(kind.__name__, (kind,), {"__str__": lambda _: said})
         return BaseException.__new__(shown, said)
-
-    def _exception_class(self, module: str, name: str) -> type[Exception] | None:
-        if module == "__main__":
-            return self.exceptions.get(name)
-        standard = module.partition(".")[0] in sys.stdlib_module_names
-        found = getattr(sys.modules.get(module), name, None) if standard else None
-        return found if isinstance(found, type) and issubclass(found, Exception) else None
 
 
 class Items:

@@ -26,6 +26,8 @@ ASKING = {
 }  # fmt: skip
 BETWEEN = {"a", "an", "the", "python", "following"}
 JOINING = {"and", "or", ",", "&", "-", "*"}
+# Calls that name an exception first.
+EXPECTING = {"assertraises", "raises", "suppress", "assert_raises"}
 _TOKEN = re.compile(r"[^\W\d]\w*|\([^()]*\)|[^\s\w]")
 
 
@@ -155,12 +157,9 @@ def exceptions_expected(sources: list[str]) -> set[str]:
     """The names in `except` clauses, and in calls such as assertRaises(…)."""
     nodes = _nodes(sources)
     caught = [node.type for node in nodes if isinstance(node, ast.ExceptHandler) and node.type is not None]
-    caught += [part for node in nodes if isinstance(node, ast.Call) and _expects(node) for part in node.args[:1]]
+    calls = [node for node in nodes if isinstance(node, ast.Call) and called_name(node).lower() in EXPECTING]
+    caught += [part for call in calls for part in call.args[:1]]
     return {name.id for part in caught for name in _names(part)}
-
-
-def _expects(call: ast.Call) -> bool:
-    return called_name(call).lower() in {"assertraises", "raises", "suppress", "assert_raises"}
 
 
 def bounds_read(sources: list[str]) -> set[tuple[str, str]]:
@@ -286,14 +285,13 @@ def root(node: ast.AST) -> str:
 
 def _first_called(sources: list[str]) -> set[str]:
     """The function that is the first in every assertion; nothing where they differ."""
-    names = {_first_call(node) for node in _nodes(sources) if isinstance(node, ast.Assert)}
+    names = set()
+    for node in _nodes(sources):
+        if isinstance(node, ast.Assert):
+            calls = [part for part in ast.walk(node) if isinstance(part, ast.Call) and isinstance(part.func, ast.Name)]
+            first = min(calls, key=lambda call: (call.lineno, call.col_offset), default=None)
+            names.add(root(first.func) if first is not None else "")
     return names if len(names) == 1 else set()
-
-
-def _first_call(node: ast.Assert) -> str:
-    calls = [call for call in ast.walk(node) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)]
-    first = min(calls, key=lambda call: (call.lineno, call.col_offset), default=None)
-    return root(first.func) if first is not None else ""
 
 
 def _nodes(sources: list[str]) -> list[ast.AST]:

@@ -81,8 +81,8 @@ const acts = {
       return { text: field.value.slice(field.selectionStart, field.selectionEnd) };
     return { text: getSelection().toString() };
   },
-  point: ({ reference }) => point(reference),
-  drag: ({ reference, target }) => {
+  point: ({ element }) => point(element),
+  drag: ({ element: reference, target }) => {
     point(reference);
     drop(target, reference); // now both are in sight, if they can be
     const begin = point(reference), before = resolve(reference).getBoundingClientRect();
@@ -92,7 +92,7 @@ const acts = {
     return { begin, end };
   },
   // Selects what is there, so that typing replaces it. Fields with a picker take their value at once.
-  fill: ({ reference, text }) => {
+  fill: ({ element: reference, text }) => {
     const element = focus(reference);
     if (element.matches("[type=date], [type=time], [type=month], [type=week], [type=color], [type=range], [type=datetime-local]")) {
       Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value").set.call(element, text);
@@ -104,7 +104,7 @@ const acts = {
     else getSelection().selectAllChildren(element);
     return { typed: false };
   },
-  select_option: ({ reference, options }) => {
+  select_option: ({ element: reference, option: options }) => {
     const element = resolve(reference);
     if (element.tagName !== "SELECT") throw new Refused(`${spoken(reference)} is not a list to select from.`);
     const chosen = options.map((wanted) => {
@@ -126,7 +126,7 @@ const acts = {
     else { field.focus(); field.setSelectionRange(field.value.indexOf(text), field.value.indexOf(text) + text.length); }
     return {};
   },
-  scroll: ({ reference, direction }) => {
+  scroll: ({ element: reference, direction }) => {
     let element = reference === null ? document.scrollingElement : resolve(reference);
     while (element && element !== document.scrollingElement && element.scrollHeight <= element.clientHeight + 1)
       element = element.parentElement;

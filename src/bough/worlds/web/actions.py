@@ -159,23 +159,11 @@ def _usage(signature: Signature) -> str:
 
 # Keys by name, as the DevTools protocol wants them pressed: `Enter`, `a`, `Control+a`.
 
-NAMED: dict[str, tuple[str, int, str]] = {
-    # name: code, virtual key code, what it writes
-    "Enter": ("Enter", 13, "\r"),
-    "Tab": ("Tab", 9, ""),
-    "Backspace": ("Backspace", 8, ""),
-    "Delete": ("Delete", 46, ""),
-    "Escape": ("Escape", 27, ""),
-    "Space": ("Space", 32, " "),
-    "ArrowLeft": ("ArrowLeft", 37, ""),
-    "ArrowUp": ("ArrowUp", 38, ""),
-    "ArrowRight": ("ArrowRight", 39, ""),
-    "ArrowDown": ("ArrowDown", 40, ""),
-    "Home": ("Home", 36, ""),
-    "End": ("End", 35, ""),
-    "PageUp": ("PageUp", 33, ""),
-    "PageDown": ("PageDown", 34, ""),
-}
+NAMED = {  # and their virtual key codes
+    "Enter": 13, "Tab": 9, "Backspace": 8, "Delete": 46, "Escape": 27, "Space": 32, "ArrowLeft": 37, "ArrowUp": 38,
+    "ArrowRight": 39, "ArrowDown": 40, "Home": 36, "End": 35, "PageUp": 33, "PageDown": 34,
+}  # fmt: skip
+WRITING = {"Enter": "\r", "Space": " "}
 MODIFIERS = {"Alt": 1, "Control": 2, "Meta": 4, "Shift": 8}
 # What the browser's own editor does on these; headless, the keys alone do nothing.
 EDITING = {"a": "selectAll", "z": "undo"}
@@ -192,7 +180,7 @@ def strokes(combination: str) -> list[dict[str, Any]]:
     *modifiers, key = _parts(combination)
     mask = sum(MODIFIERS[name] for name in set(modifiers))
     if key in NAMED:
-        code, number, text = NAMED[key]
+        code, number, text = key, NAMED[key], WRITING.get(key, "")
         name = " " if key == "Space" else key
     else:
         number = ord(key.upper()) if key.isascii() and key.isalnum() else 0

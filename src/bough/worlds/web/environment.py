@@ -260,8 +260,7 @@ def as_command(call: ToolCall, lines: Iterable[Line]) -> str:
     selectors = {line.number: line.selector for line in lines if line.number}
     signature = SIGNATURES[call.name]
     arguments = {}
-    for key, value in call.arguments.items():
-        parameter = signature.parameters[int(key)] if key.isdecimal() else _named(signature, key)
+    for parameter, value in zip(signature.parameters, call.arguments.values(), strict=False):
         if parameter.kind == "element":
             value = selectors[int(str(value))]
         arguments[_command_name(parameter)] = value
@@ -279,10 +278,6 @@ def _usage(signature: Signature, as_commands: bool) -> str:
 
 def _command_name(parameter: Parameter) -> str:
     return "selector" if parameter.name == "element" else parameter.name
-
-
-def _named(signature: Signature, name: str) -> Parameter:
-    return next(parameter for parameter in signature.parameters if parameter.name == name)
 
 
 # The expert: one function for each page, by name.

@@ -104,7 +104,13 @@ class Page:
 
     async def act(self, action: Action) -> View:
         """Carries out an action and waits until the page has settled. Raises `ActionRefusedError`."""
-        await getattr(self, f"_do_{action.name}")(**action.arguments)
+        do = getattr(self, f"_do_{action.name}", None)
+        if do is None:
+            await self._ask(action.name, **action.arguments)
+        else:
+            if action.name.startswith("mouse_"):
+                await self._ask("alive")
+            await do(**action.arguments)
         return _view(await self._evaluate("bough.after()"))
 
     async def screenshot(self) -> bytes:
@@ -117,7 +123,7 @@ class Page:
         await self.browser.connection.call("Target.closeTarget", targetId=self.target)
 
     async def _do_click(self, element: int | str) -> None:
-        found = await self._ask("point", reference=element)
+        found = await self._ask("point", element=element)
         at = (found["x"], found["y"])
         if found["icon"]:
             # Many icons change under the mouse, and while the other picture loads there is nothing to press.
@@ -129,37 +135,32 @@ class Page:
         await self._move(await self._point(element))
 
     async def _do_mouse_click(self, x: float, y: float) -> None:
-        await self._ask("alive")
         await self._click((x, y))
 
     async def _do_mouse_move(self, x: float, y: float) -> None:
-        await self._ask("alive")
         await self._move((x, y))
 
     async def _do_mouse_down(self, x: float, y: float) -> None:
-        await self._ask("alive")
         await self._move((x, y))
         self._held = True
         await self._mouse("mousePressed", (x, y), button="left", buttons=1, clickCount=1)
 
     async def _do_mouse_up(self, x: float, y: float) -> None:
-        await self._ask("alive")
         await self._move((x, y))
         self._held = False
         await self._mouse("mouseReleased", (x, y), button="left", clickCount=1)
 
     async def _do_mouse_drag(self, from_x: float, from_y: float, to_x: float, to_y: float) -> None:
-        await self._ask("alive")
         await self._drag((from_x, from_y), (to_x, to_y))
 
     async def _do_drag(self, element: int | str, target: int | str) -> None:
-        found = await self._ask("drag", reference=element, target=target)
+        found = await self._ask("drag", element=element, target=target)
         begin, end = found["begin"], found["end"]
         corners = [end["via"]] if "via" in end else []
         await self._drag((begin["x"], begin["y"]), *((point["x"], point["y"]) for point in [*corners, end]))
 
     async def _do_fill(self, element: int | str, text: str) -> None:
-        if (await self._ask("fill", reference=element, text=text))["typed"]:
+        if (await self._ask("fill", element=element, text=text))["typed"]:
             return
         if text:
             await self._call("Input.insertText", text=text)
@@ -193,20 +194,8 @@ class Page:
             case _:
                 await self._keys(key)
 
-    async def _do_select_option(self, element: int | str, option: list[str]) -> None:
-        await self._ask("select_option", reference=element, options=option)
-
-    async def _do_select_text(self, text: str) -> None:
-        await self._ask("select_text", text=text)
-
-    async def _do_scroll(self, direction: str, element: int | str | None) -> None:
-        await self._ask("scroll", reference=element, direction=direction)
-
-    async def _do_wait(self) -> None:
-        await self._ask("wait")
-
     async def _point(self, element: int | str) -> tuple[float, float]:
-        found = await self._ask("point", reference=element)
+        found = await self._ask("point", element=element)
         return found["x"], found["y"]
 
     async def _move(self, to: tuple[float, float]) -> None:

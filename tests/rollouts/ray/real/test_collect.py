@@ -15,6 +15,7 @@ from bough.config.groups import ClusterConfig
 from bough.errors import BoughError, InputError
 from bough.rollouts import ray_workers
 from bough.rollouts.ray import connected
+from bough.rollouts.ray_pool import ReadyWorker, WorkerPool
 from bough.rollouts.runner import Attempt
 from tests.blocks import ROOT
 from tests.rollouts.ray.real.clusters import TestCluster
@@ -58,17 +59,20 @@ def test_the_files_are_those_of_one_process(cluster: TestCluster, tmp_path: Path
 def test_three_workers_that_all_play_write_the_same_files(
     breakable: TestCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    play, played_on = ray_workers.ClusterRunner.play, set[int]()
+    play, call, played_on = ray_workers.ClusterRunner.play, WorkerPool.call, set[int]()
 
     async def play_when_all_are_ready(self: ray_workers.ClusterRunner, attempt: Attempt, **more: Any) -> Any:
         while len(self.places) < 3:  # else the first one could be done before the others are ready
             await asyncio.sleep(0.05)
-        found = await play(self, attempt, **more)
-        played_on.update(worker.number for worker in self._pool.dispatcher.workers if worker.seconds is not None)
-        return found
+        return await play(self, attempt, **more)
+
+    async def noted(self: WorkerPool, worker: ReadyWorker, method: str, *given: Any) -> Any:
+        played_on.add(worker.number)
+        return await call(self, worker, method, *given)
 
     bough.collect("tiny", "household", output=tmp_path / "alone", **SETTINGS)
     monkeypatch.setattr(ray_workers.ClusterRunner, "play", play_when_all_are_ready)
+    monkeypatch.setattr(WorkerPool, "call", noted)
     breakable.add()
     bough.collect("tiny", "household", output=tmp_path / "spread", cluster=breakable.address, **SETTINGS)
     assert played_on == {1, 2, 3}

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from bough.cli import main
-from bough.methods.grpo import GRPOConfig
-from bough.methods.grpo_online import learn_online
+from bough.methods.grpo import GRPOConfig, learn_online
 from bough.online.source import SharedSource
 from bough.training.checkpoint import checkpoints
 from bough.training.plan import Batch
@@ -68,7 +67,7 @@ def die_at_step_two(config: GRPOConfig) -> Trained:
 def test_a_learner_that_is_killed_is_named_and_one_process_resumes_the_run(
     tmp_path: Path, one: Path, flags: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("bough.methods.grpo_online.learn_online", die_at_step_two)
+    monkeypatch.setattr("bough.methods.grpo.learn_online", die_at_step_two)
     assert main([*LETTERS, *flags, "--output-dir", str(tmp_path)]) == 1
     monkeypatch.undo()
     said = capfd.readouterr().err

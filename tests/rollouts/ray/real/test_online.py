@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from bough.methods.distill import DistillConfig
+from bough.methods.distill import DistillConfig, train_distill
 from bough.methods.grpo import train_grpo
-from bough.methods.teacher import distill
 from bough.online.cluster import VersionedRunner
 from bough.rollouts.ray_pool import Place
 from bough.rollouts.runner import Attempt, Images
@@ -122,7 +121,7 @@ def test_distillation_of_all_weights_ends_in_the_bits_of_one_process(address: st
         return DistillConfig(**{**values, **more})
 
     for folder, more in ((tmp_path / "here", {}), (tmp_path / "there", {"cluster": address, "workers": 2})):
-        distill(config(folder, **more))
+        train_distill(config(folder, **more))
     for name in ("rollouts/00000.jsonl", "rollouts/00001.jsonl", "final/model.safetensors"):
         assert (tmp_path / "there" / name).read_bytes() == (tmp_path / "here" / name).read_bytes(), name
 

@@ -178,38 +178,42 @@ def drag_item(scene: Scene) -> Advice:
 
 
 def mail(scene: Scene) -> Advice:
-    """Delete, star, reply to, or forward the mail by somebody."""
+    """Delete, star, reply to, or forward the mail by somebody. What is open by mistake is closed first."""
     sender = scene.goal_match(r"email by (.+?) and ")[1]  # a name may have a hyphen or a space
-    rows = [i for i, line in enumerate(scene.elements) if line.kind == "div" and line.name.startswith(sender + " ")]
-    shown = {str(line.facts.get("id")): line for line in scene.elements}
-    forms = {"Reply": "reply", "Forward": "forward"}
     if "reply" in scene.goal:
-        button, text = "Reply", scene.quoted[0]
-    elif "forward" in scene.goal:
-        button, text = "Forward", scene.goal_match(r"forward that email to (.+?)\.")[1]
-    else:
-        for name in ("close-reply", "close-forward", "search-cancel", "close-email"):
-            if name in shown:
-                return click(shown[name], "I go back to the inbox.")
-        icon = "star" if "star icon" in scene.goal else "trash"
-        return click(first(line for line in scene.elements[rows[0] : rows[0] + 3] if has_class(line, icon)))
-    form = forms.pop(button)
-    for name in (*(f"close-{other}" for other in forms.values()), "search-cancel"):
-        if name in shown:
-            return click(shown[name], "This is not the right place; I go back.")
-    if f"send-{form}" in shown:
-        if button == "Reply" and f"to: {sender}" not in scene.texts:
-            return click(shown[f"close-{form}"], "This is not the right mail; I go back.")
+        return _answer(scene, sender, "reply", scene.quoted[0])
+    if "forward" in scene.goal:
+        return _answer(scene, sender, "forward", scene.goal_match(r"forward that email to (.+?)\.")[1])
+    if opened := _with_id(scene, "close-reply", "close-forward", "search-cancel", "close-email"):
+        return click(opened[0], "I go back to the inbox.")
+    icon = "star" if "star icon" in scene.goal else "trash"
+    return click(first(line for line in _row(scene, sender) if has_class(line, icon)))
+
+
+def _answer(scene: Scene, sender: str, form: str, text: str) -> Advice:
+    """Opens the mail, then its form, fills it in and sends it."""
+    if wrong := _with_id(scene, "close-forward" if form == "reply" else "close-reply", "search-cancel"):
+        return click(wrong[0], "This is not the right place; I go back.")
+    if send := _with_id(scene, f"send-{form}"):
+        if form == "reply" and f"to: {sender}" not in scene.texts:
+            return click(_with_id(scene, "close-reply")[0], "This is not the right mail; I go back.")
         field = scene.all("text", "textarea")[0]
-        return fill(field, text) if field.facts["value"] != text else click(shown[f"send-{form}"])
-    if "close-email" in shown:
-        right = f" {sender} " in f" {' '.join(' '.join(scene.texts).split())} "
-        return (
-            click(scene.named(button))
-            if right
-            else click(shown["close-email"], "This is not the right mail; I go back.")
-        )
-    return click(scene.elements[rows[0]])
+        return fill(field, text) if field.facts["value"] != text else click(send[0])
+    if close := _with_id(scene, "close-email"):
+        if f" {sender} " in f" {' '.join(' '.join(scene.texts).split())} ":
+            return click(scene.named(form.capitalize()))
+        return click(close[0], "This is not the right mail; I go back.")
+    return click(_row(scene, sender)[0])
+
+
+def _row(scene: Scene, sender: str) -> list[Line]:
+    """A sender's mail in the inbox and its icons; empty if it is not shown."""
+    rows = [i for i, line in enumerate(scene.elements) if line.kind == "div" and line.name.startswith(f"{sender} ")]
+    return scene.elements[rows[0] : rows[0] + 3] if rows else []
+
+
+def _with_id(scene: Scene, *identities: str) -> list[Line]:
+    return [line for line in scene.elements if line.facts.get("id") in identities]
 
 
 # Posts: the icons after each user's name.
