@@ -67,8 +67,8 @@ EQUIVALENT = {
     ),
     "return (torch.from_numpy(array))": ON_CPU,
     'return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=(False))': ON_CPU,
-    "return Aggregation([1 / max(length, 1) for length in lengths], (num_sequences))": NUMBER,
-    "return Aggregation([1.0] * len(lengths), (sum(lengths)))": NUMBER,
+    "return [1 / divisor for divisor in divisors], (sum(length > 0 for length in lengths))": NUMBER,
+    "return [1.0] * len(lengths), (sum(lengths))": NUMBER,
     "self.branches.append(((size + depth + self.depth), branch))": (
         "the branches of one branching all get the same amount more, so their order stays"
     ),

@@ -41,7 +41,7 @@ MODULES = {
     "methods/distill": ["tests/methods/test_distill.py", "tests/online/test_distill.py"],
     "methods/dpo": ["tests/methods/test_dpo.py", "tests/methods/test_base.py"],
     "methods/grpo": [
-        *(f"tests/methods/test_{name}.py" for name in ("surrogate", "averaging", "grpo", "grpo_examples")),
+        *(f"tests/methods/test_{name}.py" for name in ("surrogate", "grpo", "grpo_examples")),
         "tests/curation/test_state_credit.py",
     ],
     "methods/kto": ["tests/methods/test_kto.py", "tests/methods/test_base.py"],

@@ -149,9 +149,6 @@ def _numbers(path: Path, info: TensorInfo) -> np.ndarray:
 
     kind = GGMLQuantizationType(info.type)
     raw = np.fromfile(path, np.uint8, info.num_bytes, offset=info.start)
-    if kind in (GGMLQuantizationType.F32, GGMLQuantizationType.F16):
-        typed = raw.view(np.float32 if kind == GGMLQuantizationType.F32 else np.float16).reshape(info.shape)
-        return typed.astype(np.float32)
     numbers: np.ndarray = dequantize(raw.reshape(quant_shape_to_byte_shape(info.shape, kind)), kind)
     return numbers.reshape(info.shape).astype(np.float32)
 
