@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bough.curation.advantages import (
-    StateLevel,
     Step,
     compare_by_state,
     graph_values,
@@ -47,24 +46,10 @@ def test_steps_from_one_state_are_compared_by_their_discounted_return():
     assert found == [[0.75, 1.0], [-0.75, -1.0, -0.5]]
 
 
-@pytest.mark.parametrize("level", ["state", "graph"])
-def test_replayed_steps_are_not_compared_with_the_policys_own(level: StateLevel):
-    # Both start at b, after a was replayed. The first comes back to a and fails, the second succeeds from b.
-    attempts = attempt("aba", 0.0), attempt("ab", 1.0)
-    own = state_call_advantages(group(*attempts), level=level, normalise=False)
-    replayed = [one.model_copy(update={"info": {"replayed_turns": 1}}) for one in attempts]
-    found = state_call_advantages(group(*replayed), level=level, normalise=False)
-    # From b: 0 and 1, so ±1/2 beside the attempts' ±1/2. The first attempt is alone in a.
-    assert found == [[-0.5, -1.0, -0.5], [0.5, 1.0]]
-    assert own[0][2] != -0.5, "a step of its own is compared with the later one from the same state"
-
-
 def test_both_parts_have_their_weight():
     both = group(attempt("ab", 1.0), attempt("abc", 0.0))
-    found = state_call_advantages(
-        both, level="state", discount=0.5, normalise=False, attempt_weight=0.0, state_weight=3.0
-    )
-    assert found == [[0.75, 1.5], [-0.75, -1.5, 0.0]]
+    found = state_call_advantages(both, level="state", discount=0.5, normalise=False, attempt_weight=0.0)
+    assert found == [[0.25, 0.5], [-0.25, -0.5, 0.0]]
 
 
 def test_each_state_is_normalised_by_its_own_deviation():
@@ -188,17 +173,10 @@ def test_grpo_takes_its_settings():
     both = group(attempt("ab", 1.0), attempt("abc", 0.0))
     more = {"train_file": "x.jsonl", "normalise": False, "discount": 0.5}
     assert GRPO(GRPOConfig(advantage="state", **more)).advantages(both) == [[0.75, 1.0], [-0.75, -1.0, -0.5]]
-    graph = GRPO(GRPOConfig(advantage="graph", attempt_weight=0, state_weight=2, **more)).advantages(both)
-    assert graph == [[0.0, 1.0], [0.0, -1.0, 0.0]]
+    graph = GRPO(GRPOConfig(advantage="graph", attempt_weight=0, **more)).advantages(both)
+    assert graph == [[0.0, 0.5], [0.0, -0.5, 0.0]]
 
 
-@pytest.mark.parametrize(
-    ("given", "problem"),
-    [
-        ({"discount": 0.9, "state_weight": 2}, "state_weight, discount needs advantage state or graph"),
-        ({"advantage": "state", "attempt_weight": 0, "state_weight": 0}, "every advantage would be 0"),
-    ],
-)
-def test_settings_without_effect_are_refused(given, problem):
-    with pytest.raises(ValueError, match=problem):
-        GRPOConfig(train_file="x.jsonl", **given)
+def test_settings_without_effect_are_refused():
+    with pytest.raises(ValueError, match="attempt_weight, discount needs advantage state or graph"):
+        GRPOConfig(train_file="x.jsonl", discount=0.9, attempt_weight=2)

@@ -97,19 +97,14 @@ def test_every_end_of_sequence_token_of_the_model_ends_a_reply(template):
     assert builder._is_ours(answers[0].call)
 
 
-def test_a_history_that_was_rewritten_is_encoded_as_it_now_reads(template):
+async def test_a_history_that_was_rewritten_is_encoded_as_it_now_reads(template):
     letters = [i for letter in "north" for i in ids_of(template, letter)]
     tokens = Scripted([*letters, template.end_of_turn_id], [template.end_of_turn_id])
     engine = TemplateEngine(tokens, template, SamplingConfig())
-
-    async def rewritten():
-        chat = engine.open("e", seed=0)
-        await chat.answer([user("Where to?")], [])
-        history = [user("Where to?"), Message(role="assistant", content="south"), user("And then?")]
-        await chat.answer(history, [])
-        return history
-
-    history = asyncio.run(rewritten())
+    chat = engine.open("e", seed=0)
+    await chat.answer([user("Where to?")], [])
+    history = [user("Where to?"), Message(role="assistant", content="south"), user("And then?")]
+    await chat.answer(history, [])
     assert tokens.asked[1][1] == ids_of(template, template.prompt(history, []))
 
 
@@ -200,18 +195,14 @@ def test_a_reply_that_spells_a_control_token_keeps_the_tokens_it_was_sampled_wit
     assert built.call is first.call
 
 
-def test_a_reply_that_ended_is_not_taken_for_one_that_only_says_so(template):
+async def test_a_reply_that_ended_is_not_taken_for_one_that_only_says_so(template):
     ids = ids_of(template, "north")
     tokens = Scripted([*ids, template.end_of_turn_id], [template.end_of_turn_id])
     engine = TemplateEngine(tokens, template, SamplingConfig())
     history = [user("Where to?"), Message(role="assistant", content="north<|im_end|>"), user("And then?")]
-
-    async def rewritten():
-        chat = engine.open("e", seed=0)
-        await chat.answer(history[:1], [])
-        await chat.answer(history, [])
-
-    asyncio.run(rewritten())
+    chat = engine.open("e", seed=0)
+    await chat.answer(history[:1], [])
+    await chat.answer(history, [])
     assert tokens.asked[1][1] == template.control.encode(template.prompt(history, []))
     assert tokens.asked[1][1].count(template.end_of_turn_id) == 3
 

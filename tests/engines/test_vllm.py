@@ -20,26 +20,6 @@ def adapter(folder: Path, settings: object) -> Path:
     return folder
 
 
-def test_sampling_is_said_in_full():
-    sampling = SamplingConfig(temperature=0.5, top_k=3, max_new_tokens=7, stop=["END"])
-    assert sampling_arguments(sampling, 11, [2, 5], room=100) == {
-        "temperature": 0.5,
-        "top_p": 1.0,
-        "top_k": 3,
-        "min_p": 0.0,
-        "repetition_penalty": 1.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
-        "max_tokens": 7,
-        "seed": 11,
-        "stop": ["END"],
-        "include_stop_str_in_output": True,
-        "stop_token_ids": [2, 5],
-        "ignore_eos": True,
-        "skip_special_tokens": False,
-    }
-
-
 def test_an_answer_ends_where_the_context_does():
     sampling = SamplingConfig(max_new_tokens=7)
     assert sampling_arguments(sampling, 1, [], room=3)["max_tokens"] == 3

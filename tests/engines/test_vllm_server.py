@@ -62,6 +62,10 @@ def test_tokens_go_in_and_tokens_come_out():
     assert server.paths[-1] == "/v1/completions"
     assert (body["model"], body["prompt"], body["return_token_ids"], body["logprobs"]) == ("tiny", [7, 8], True, 0)
     assert (body["temperature"], body["top_k"], body["seed"], body["stop_token_ids"]) == (0.5, 0, 2**62, [2])
+    # A server would fill in its own, and end or cut answers in its own way.
+    neutral = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "min_p": 0.0, "top_p": 1.0}
+    assert body.items() >= neutral.items()
+    assert body["ignore_eos"] and body["include_stop_str_in_output"] and body["skip_special_tokens"] is False
 
 
 def test_an_answer_is_no_longer_than_the_servers_context():

@@ -372,26 +372,6 @@ def test_mlflow_has_a_parent_with_a_child_for_each_stage(tmp_path: Path, monkeyp
     assert [path.name for path in tmp_path.iterdir()] == ["runs"], "nothing lies about elsewhere"
 
 
-def test_a_folder_with_a_quote_and_long_settings_are_no_trouble_to_mlflow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    mlflow = pytest.importorskip("mlflow", reason="the mlflow extra is not installed")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    wordy = recipe(COLLECT).model_copy(update={"about": "it's " * 2000})
-    folder = tmp_path / "anna's"
-    Run(wordy, folder / "run", report_to=["mlflow"]).play(lambda _: None)
-    names = [run.info.run_name for run in mlflow.search_runs(experiment_names=["bough"], output_format="list")]
-    assert sorted(names) == ["01-expert", "test"]
-    # Killed behind the stage's end and before its record: it is made up for, once.
-    (child,) = (name for name in mlflow.search_runs(output_format="list", experiment_names=["bough"])
-                if name.info.run_name == "01-expert")  # fmt: skip
-    mlflow.MlflowClient().delete_run(child.info.run_id)
-    for _ in range(2):
-        Run(wordy, folder / "run", report_to=["mlflow"]).play(lambda _: None)
-    names = [run.info.run_name for run in mlflow.search_runs(experiment_names=["bough"], output_format="list")]
-    assert sorted(names) == ["01-expert", "test"] and "MLflow failed" not in caplog.text
-
-
 def test_what_mlflow_does_not_take_does_not_stop_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):

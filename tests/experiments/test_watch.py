@@ -9,7 +9,7 @@ import pytest
 from bough.experiments import evolve as loop
 from bough.experiments.evolve import evolve
 from bough.terminal.tables import MembersProgress
-from tests.experiments.small import SETTINGS, config
+from tests.experiments.small import config
 
 
 class Recorder(MembersProgress):
@@ -41,7 +41,6 @@ class Tracked:
     def __init__(self, names: Sequence[str], run: Path, project: str | None, settings: dict[str, Any]) -> None:
         self.opened = (list(names), run.name, project, settings["seed"])
         self.logged: list[int] = []
-        self.lines: list[Mapping[str, Any]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -52,9 +51,6 @@ class Tracked:
     def log(self, values: dict[str, Any]) -> None:
         self.logged.append(values["step"])
 
-    def log_members(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        self.lines += lines
-
 
 def test_every_update_and_generation_is_told_and_tracked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     opened: list[Tracked] = []
@@ -63,7 +59,7 @@ def test_every_update_and_generation_is_told_and_tracked(tmp_path: Path, monkeyp
         opened.append(Tracked(*given))
         return opened[-1]
 
-    monkeypatch.setattr(loop, "PopulationTrackers", trackers)
+    monkeypatch.setattr(loop, "Trackers", trackers)
     watch = Recorder()
     settings = {"population_size": 2, "generations": 2, "report_to": ["mlflow"], "wandb_project": "bred"}
     found = evolve(config(tmp_path, **settings), watch=watch)
@@ -79,19 +75,7 @@ def test_every_update_and_generation_is_told_and_tracked(tmp_path: Path, monkeyp
     ]  # fmt: skip
     [tracked] = opened
     assert tracked.opened == (["mlflow"], "run", "bred", 3) and tracked.logged == [2, 4]
-    assert tracked.lines == found.lineage
     # Where a run is reported may change when it resumes.
     settings |= {"report_to": [], "generations": 3}
     longer = evolve(config(tmp_path, **settings, resume=True))
     assert {line["generation"] for line in longer.lineage} == {0, 1, 2}
-
-
-def test_episodes_are_counted_over_all_members(tmp_path: Path):
-    watch = Recorder()
-    play = {"environment": "tests.online.letters:Letters", "eval_tasks": 3, "max_new_tokens": 2}
-    grpo = {"method": "grpo", "train_file": None, "mutate": {}, "set": {**SETTINGS["set"], "group_size": 2}}
-    evolve(config(tmp_path, **play, **grpo, population_size=2, generations=1, steps=1), watch=watch)
-    kinds = [one[0] for one in watch.told]
-    # One update of two tasks with two attempts, a measurement on three tasks, both of two members; then the winner.
-    assert kinds == ["begin", *["played"] * 8, "updated", "measuring", *["played"] * 6, "measured", *["played"] * 3]
-    assert [one[1:] for one in watch.told if one[0] == "played"][7:9] == [(8, 8), (1, 6)]

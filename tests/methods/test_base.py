@@ -35,11 +35,6 @@ def test_grpo_says_how_reward_and_success_went(tmp_path: Path, capsys: pytest.Ca
     ]
 
 
-def test_a_run_without_rewards_says_nothing_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    shown = closing_lines(tmp_path, [{"step": 1, "loss": 0.5}], capsys)
-    assert shown[0] == "loss 0.5 → 0.5 in 1 step" and "tokens trained" in shown[1]
-
-
 def test_the_loss_on_held_out_data_is_said_first_last_and_lowest(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     lines = [
         {"step": 1, "loss": 0.75, "accuracy": 0.5},
@@ -77,10 +72,3 @@ def test_an_online_run_says_where_its_time_went(tmp_path: Path, capsys: pytest.C
         "staleness 0.25 batches on average, 1 at most; 7 calls dropped as too old",
         "600 calls sampled with top_p, top_k or min_p: slightly off-policy",
     ]
-
-
-def test_an_online_run_without_staleness_does_not_mention_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    shares = {"sampling_share": 0.5, "training_share": 0.25, "idle_share": 0.25, "sampled_tokens_per_s": 4000.0}
-    lines = [batch_line(1, 1.0, episodes_in_flight=8.0, staleness_mean=0.0, staleness_max=0, **shares)]
-    shown = "\n".join(closing_lines(tmp_path, lines, capsys))
-    assert "50% of the time sampling" in shown and "staleness" not in shown and "off-policy" not in shown

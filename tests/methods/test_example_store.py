@@ -7,10 +7,7 @@ import pytest
 
 from bough.methods.dpo import Preference
 from bough.methods.examples import (
-    COLUMNS,
     FILES,
-    RECORDS,
-    TOKENS,
     Chunk,
     StoreWriter,
     difficulties,
@@ -107,12 +104,3 @@ def test_a_damaged_file_is_found(tmp_path: Path, name: str, damage: str):
         (tmp_path / name).write_bytes(changed)
     with pytest.raises((ValueError, OSError)):
         read_summary(tmp_path)
-
-
-def test_the_files_are_numbers_and_json(tmp_path: Path):
-    writer = StoreWriter(tmp_path)
-    writer.add(chunk_of(PREFERENCES, [None]))
-    writer.finish({})
-    assert np.load(tmp_path / COLUMNS, allow_pickle=False)["trained"].tolist() == [1 + 2 + 3 + 4 + 1]
-    assert np.fromfile(tmp_path / TOKENS, "<u4")[:3].tolist() == PREFERENCES[0].calls[0].prompt_ids
-    assert (tmp_path / RECORDS).read_text().startswith('{"example":{"place":"f:1"')

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
 
 from bough.chat.builder import CallBuilder
 from bough.chat.template import load_template
@@ -50,13 +49,6 @@ def test_the_seeds_formula_is_taken_to_the_letter():
     assert bad == pytest.approx([-0.25, -0.75])
 
 
-def test_turns_without_rewards_get_the_outcome_on_the_last():
-    assert advantages(attempt(1.0, None, None), attempt(0.0, None, None), advantage="turn") == [
-        [0.5, 0.5],
-        [-0.5, -0.5],
-    ]
-
-
 def test_what_an_attempts_reward_has_beyond_its_turns_is_on_the_last():
     # The turns' rewards become 0.1, 0.9 and 0.1, −0.1: returns of 1, 0.9 and 0, −0.1.
     good, bad = advantages(attempt(1.0, 0.1, 0.1), attempt(0.0, 0.1, 0.1), advantage="turn")
@@ -93,7 +85,7 @@ def with_calls(attempt: Trajectory, *lengths: int, untrained: int = -1) -> Traje
 
 
 def made(*attempts: Trajectory, **settings: Any) -> GroupExample:
-    config = GRPOConfig(train_file=Path("a"), normalise=False, **settings)
+    config = GRPOConfig(**{"train_file": Path("a"), "normalise": False} | settings)
     source = CallSource(CallBuilder(load_template("tiny")), Ledger("calls"))
     return GRPO(config).example(Group(task=Task(id="t"), attempts=list(attempts)), source)
 
@@ -120,12 +112,11 @@ def test_the_mean_of_a_sequence_is_over_all_calls_of_an_attempt():
     assert example.weights == (1 / 8, 1 / 8, 1 / 4) and example.denominator == 2
     by_token = made(with_calls(attempt(1.0, None, None), 3, 5), with_calls(attempt(0.0, None), 4))
     assert by_token.weights == (1.0, 1.0, 1.0) and by_token.denominator == 12
-
-
-def test_an_attempt_that_was_not_scored_is_in_no_average():
-    played = (attempt(1.0, None), attempt(None, None), attempt(0.0, None))
-    example = made(*(with_calls(a, n) for a, n in zip(played, (3, 100, 5), strict=True)), averaging="sequence_mean")
-    assert example.weights == (1 / 3, 1 / 5) and example.denominator == 2 and example.reward == 0.5
+    played = {"train_file": None, "environment": "household", "max_steps": 1, "max_new_tokens": 16}
+    for more in ({"constant_length": 16}, played, played | {"max_new_tokens": 99, "constant_length": 16}):
+        attempts = with_calls(attempt(1.0, None, None), 3, 5), with_calls(attempt(0.0, None), 4)
+        by_constant = made(*attempts, averaging="constant_length", **more)
+        assert by_constant.weights == (1 / 16,) * 3 and by_constant.denominator == 2
 
 
 def test_parts_keep_what_belongs_to_each_call():
@@ -212,11 +203,3 @@ def test_a_group_with_nothing_to_tell_apart_is_dropped_with_its_reason():
     with pytest.raises(RowError) as error:
         advantages(attempt(1.0, None), attempt(1.0, None))
     assert error.value.reason == "zero_variance"
-
-
-def test_a_wrong_advantage_is_one_problem_that_names_all_choices():
-    with pytest.raises(ValidationError) as error:
-        GRPOConfig.model_validate({"train_file": "x", "advantage": "stat"})
-    [problem] = error.value.errors()
-    assert problem["loc"] == ("advantage",)
-    assert problem["ctx"]["expected"] == "'attempt', 'step', 'turn', 'state' or 'graph'"

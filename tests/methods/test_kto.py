@@ -17,7 +17,6 @@ from bough.methods.kto import KTO, Judged, Mismatched, _judged, _sums, divergenc
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 from bough.policy.reference import Reference
-from bough.training.method import Example
 from bough.training.step import Step
 from bough.types import Call, Group, Message, Pair, Task, Trajectory, Turn
 
@@ -78,17 +77,6 @@ def test_the_loss_of_two_units_by_hand():
     assert metrics["kl"].value == 0.5
 
 
-def test_by_default_both_sides_weigh_the_same_and_beta_is_a_tenth():
-    reference = torch.tensor([-5.0, -5.0], requires_grad=True)
-    loss, _ = kto_loss(
-        torch.tensor([-3.0, -4.0], requires_grad=True), reference, torch.tensor([True, False]), kl=torch.tensor(0.5),
-        denominator=1,
-    )  # fmt: skip
-    loss.backward()
-    assert loss.item() == pytest.approx(1 - sigmoid(0.1 * 1.5) + 1 - sigmoid(-0.1 * 0.5))
-    assert reference.grad is None
-
-
 def test_a_unit_is_right_if_it_is_beyond_z_on_its_own_side():
     gains, good = torch.tensor([0.75, 0.5, -0.25, -0.25]), torch.tensor([True, True, True, False])
     metrics = kto_loss(gains, torch.zeros(4), good, kl=torch.tensor(0.5), denominator=4).metrics
@@ -132,12 +120,6 @@ def test_a_mismatched_call_is_a_prompt_with_the_answer_of_the_record_before():
     assert [example.calls[1].prompt_ids for example in examples] == [row[0] for row in ROWS]
 
 
-def test_only_own_calls_count_as_trained():
-    examples = list(Mismatched([judged([1], [2, 3], True, "a"), judged([4], [5], False, "b")], None))
-    assert [len(example.calls) for example in examples] == [2, 2]
-    assert [example.num_trained for example in examples] == [2, 1]
-
-
 @pytest.mark.parametrize("budget", [4096, 8])
 def test_metrics_of_tokens_are_those_of_own_calls(budget: int):
     kto, policy = method(), Policy.load("tiny", lora=Lora(r=2))
@@ -174,34 +156,6 @@ def test_a_pair_is_two_units():
     assert [call.completion_ids for call in bad.calls] == [[3], [4], [8], [8]]
     assert (kto.amount(example), kto.amount(other), kto.amount(judged([7], [8], False))) == (2.0, 1.0, 1.0)
     assert all(part.calls[0] in example.calls for part in (good, bad))
-
-
-def test_the_gradient_of_long_units_is_the_same_in_any_rows():
-    torch.manual_seed(0)
-    policy = Policy.load("tiny", lora=Lora(r=4))
-    for name, parameter in policy.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.1)
-    kto = method()
-    calls = [Call(prompt_ids=list(range(5, 15 + 4 * i)), completion_ids=[40 + i, 2]) for i in range(3)]
-    shifted = [Call(prompt_ids=[n + 60 for n in c.prompt_ids], completion_ids=[99, 2]) for c in calls]
-    examples = Mismatched(
-        [Judged(calls, cluster="a", num_chosen=3), Judged(shifted, cluster="b", num_rejected=3)], None
-    )
-    parts: list[Example] = [part for example in examples for part in kto.parts(example)]
-
-    def gradient(budget: int, share: bool) -> tuple[int, torch.Tensor]:
-        policy.zero_grad()
-        step = Step(policy, kto, parts, budget=budget, share=share)
-        step.run(2.0, Reference(policy), backward=True)
-        return len(step.rows), torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
-
-    together, whole = gradient(4096, True)
-    apart, pieces = gradient(30, True)
-    _, plain = gradient(30, False)
-    assert together == 1 < apart
-    torch.testing.assert_close(pieces, whole, rtol=1e-4, atol=1e-7)
-    torch.testing.assert_close(plain, whole, rtol=1e-4, atol=1e-7)
 
 
 def test_a_process_without_units_has_a_loss_of_0():
@@ -282,20 +236,3 @@ def test_thumbs_are_learnt_from_a_csv_file(tmp_path: Path, capsys: pytest.Captur
     assert first["preference_loss"] == pytest.approx(0.5)
     assert last["chosen_reward"] > 0 > last["rejected_reward"]
     assert last["preference_loss"] < first["preference_loss"]
-
-
-def test_one_record_has_no_other_to_be_compared_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    data = tmp_path / "one.csv"
-    data.write_text("prompt,completion,label\nHi,Hello there,1\n")
-    arguments = ["--train-file", str(data), "--model", "tiny", "--output-dir", str(tmp_path / "run")]
-    assert main(["dpo", *arguments, "--loss-type", "kto"]) == 2
-    assert "give two records or more" in capsys.readouterr().err
-
-
-def test_sft_does_not_imitate_what_is_labelled_as_bad(tmp_path: Path):
-    data = tmp_path / "thumbs.csv"
-    data.write_text("prompt,completion,label\nHi,Hello there,1\nWhat is 2 + 2?,Five,0\n")
-    arguments = ["--train-file", str(data), "--model", "tiny", "--output-dir", str(tmp_path / "run")]
-    assert main(["sft", *arguments, "--max-steps", "1"]) == 0
-    rows = (tmp_path / "run" / "ledger.json").read_text()
-    assert '"undesirable": 1' in rows

@@ -140,14 +140,6 @@ def test_episodes_of_versions_before_the_wanted_one_are_played_again(tmp_path: P
     assert files(tmp_path).read(3, since=2) == {} and list(tmp_path.iterdir()) == []
 
 
-def test_the_attempts_at_a_task_can_be_removed(tmp_path: Path):
-    written = files(tmp_path)
-    written.add(3, episode("t#0"), range(1))
-    written.remove(3)
-    written.remove(4)
-    assert written.read(3) == {}
-
-
 def config(**more: Any) -> GRPOConfig:
     return GRPOConfig(**{"environment": "a", "max_steps": 3, "model": "tiny", **more})
 
@@ -169,11 +161,6 @@ def test_a_stamp_changes_with_trained_and_with_frozen_weights():
     with torch.no_grad():
         model[0].weight.add_(1e-6)
     assert Stamper(config(), model).stamp().weights not in (first.weights, trained.weights)
-
-
-def test_the_number_of_a_stamp_fits_json_and_depends_on_both():
-    numbers = {Stamp(s, w).number for s in ("a", "b") for w in ("c", "d")}
-    assert len(numbers) == 4 and all(0 <= number < 2**53 for number in numbers)
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from bough.methods.grpo import train_grpo
 from bough.online.gather import ENOUGH, FlatGroups, distances, kind_of
 from bough.training.method import GroupExample
 from bough.types import Call, Group, Message, Task, ToolCall, Trajectory, Turn
-from tests.online.test_online import settings
 
 FAILED, SUCCEEDED = "all attempts failed", "all attempts succeeded"
 
@@ -73,17 +70,6 @@ def test_a_warning_comes_once_and_only_if_most_groups_teach_nothing(caplog: pyte
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert f"{ENOUGH // 2 + 2} of {ENOUGH + 3} groups have zero variance: in 10 of them {FAILED}" in record.getMessage()
-
-
-def test_a_run_warns_in_time_to_change_its_settings(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """Fifteen of sixteen tasks always pay the same."""
-    train_grpo(
-        settings(
-            tmp_path, environment="tests.online.letters:Rare", resample=16.0, max_steps=1, batch_size=1, group_size=2
-        )
-    )
-    (said,) = [record.getMessage() for record in caplog.records if "groups have zero variance" in record.getMessage()]
-    assert f"15 of 16 groups have zero variance: in 15 of them {FAILED} (try easier tasks" in said
 
 
 class Policy:

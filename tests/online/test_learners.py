@@ -15,10 +15,6 @@ from tests.online.test_online import settings
 TRAINED = Trained(Path("final"), Counters(), [])
 
 
-def test_one_learner_is_this_process(tmp_path: Path):
-    assert with_learners(settings(tmp_path), lambda _: TRAINED) is TRAINED
-
-
 def test_learners_are_not_started_by_each_of_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(InputError, match="--learners starts the processes that train; leave out accelerate launch"):

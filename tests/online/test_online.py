@@ -3,7 +3,6 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import torch
 
 from bough.config.run_folder import MetricsFile
 from bough.data.reader import read
-from bough.engines.local.engine import LocalEngine
 from bough.errors import BoughError, InputError
 from bough.methods.grpo import GRPOConfig, train_grpo
 from bough.online.source import Watch
@@ -74,16 +72,6 @@ def test_online_a_run_that_memory_runs_out_for_goes_on_with_gradient_checkpointi
     assert all(line["logprob_gap_max"] < 1e-4 for line in metrics(tmp_path) if not more.get("max_staleness"))
 
 
-def test_mini_batches_leave_the_policy_behind(tmp_path: Path):
-    train_grpo(settings(tmp_path, max_steps=2, updates=2))
-    lines = metrics(tmp_path)
-    assert [line["epoch"] for line in lines] == [0, 0]
-    assert lines[0]["ratio"] == pytest.approx(1, abs=1e-4)
-    assert lines[1]["approx_kl"] > 1e-6, "the second update's data is of the policy before the first"
-    names = ["00000.json", "00000.jsonl", "00000.safetensors"]
-    assert [path.name for path in sorted((tmp_path / "rollouts").iterdir())] == names
-
-
 @pytest.fixture
 def two_threads() -> Iterator[None]:
     """Two at least, also where tests in several processes share the cores: sums must not depend on them."""
@@ -119,17 +107,6 @@ class WholeRuns:
 @pytest.fixture(scope="module")
 def whole_runs(tmp_path_factory: pytest.TempPathFactory) -> WholeRuns:
     return WholeRuns(tmp_path_factory.mktemp("whole"))
-
-
-def test_every_batch_is_on_file_with_its_tokens(whole_runs: WholeRuns):
-    folder = whole_runs.run()
-    groups = [record for number in range(4) for record in read(folder / f"rollouts/{number:05}.jsonl")]
-    assert len(groups) == 8 and all(isinstance(group, Group) and len(group.attempts) == 4 for group in groups)
-    assert len({group.task.id for group in groups}) == 8, "no task comes twice before all have come"
-    calls = [turn.call for g in groups if isinstance(g, Group) for a in g.attempts for turn in a.turns]
-    assert {call.policy for call in calls if call} == {"step-0", "step-1", "step-2", "step-3"}
-    ledgers = json.loads((folder / "ledger.json").read_text())
-    assert ledgers[0] == {"item": "groups", "in": 8, "kept": 8, "dropped": {}}
 
 
 @pytest.mark.bit_exact
@@ -273,23 +250,10 @@ def test_a_few_lost_episodes_are_counted_and_their_groups_go_on_without_them(
     assert line["reward"] == pytest.approx(sum(outcomes) / 6), "what was lost is not a reward of 0"
 
 
-def test_a_world_that_loses_most_episodes_is_not_out_of_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(letters.Counting, "begun", Counter())
-    config = settings(tmp_path, environment="tests.online.letters:MostlyLost", retries=0)
-    with pytest.raises(BoughError, match=r"12 of 16 episodes were lost; .*the browser is gone"):
-        train_grpo(config)
-
-
 def test_held_out_tasks_that_cannot_be_played_are_an_error(tmp_path: Path):
     world = {"environment": "tests.online.letters:BrokenHeldOut", "retries": 0}
     with pytest.raises(BoughError, match=r"3 of 3 episodes were lost; .*the browser is gone"):
         train_grpo(settings(tmp_path, eval_every=1, eval_tasks=3, **world))
-
-
-def test_calls_without_an_advantage_are_not_counted_as_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(letters.Counting, "begun", Counter())
-    trained = train_grpo(settings(tmp_path, environment="tests.online.letters:Unsure", max_steps=1))
-    assert trained.ledgers[1] == {"item": "calls", "in": 8, "kept": 6, "dropped": {"no_weight": 2}}
 
 
 def test_at_another_temperature_the_first_update_is_on_policy(tmp_path: Path):
@@ -316,25 +280,6 @@ def test_cuts_are_said_to_be_off_policy(tmp_path: Path, caplog: pytest.LogCaptur
     assert caplog.text.count("training is slightly off-policy") == 1
     counts = {name: [line.get("calls_off_policy") for line in metrics(tmp_path / name)] for name in ("whole", "cut")}
     assert counts == {"whole": [None], "cut": [8, 8]}
-
-
-def test_a_policy_is_not_used_before_the_sampler_has_let_go_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    events: list[str] = []
-    for kind, name in ((LocalEngine, "generate"), (LocalEngine, "renew"), (LocalEngine, "rest"), (Policy, "forward")):
-        monkeypatch.setattr(kind, name, _told(events, name, getattr(kind, name)))
-    train_grpo(settings(tmp_path, max_steps=2, updates=2, eval_every=1, eval_tasks=2))
-    changes = [(now, then) for now, then in pairwise(events) if now != then]
-    assert {then for now, then in changes if now == "generate"} == {"rest"}
-    assert {then for now, then in changes if now == "renew"} == {"rest"}
-    assert ("rest", "forward") in changes
-
-
-def _told(events: list[str], name: str, do: Any) -> Any:
-    def told(*args: Any, **more: Any) -> Any:
-        events.append(name)
-        return do(*args, **more)
-
-    return told
 
 
 @pytest.mark.parametrize("world", ["Hopeless", "Rounding"])
@@ -461,13 +406,6 @@ def test_a_judges_scores_are_compared_and_their_cost_is_a_metric(tmp_path: Path,
     assert line["reward"] == line["reward/judge"] == pytest.approx(0.5)
     assert line["judge/requests"] == len(server.bodies) > 0
     assert line["judge/prompt_tokens"] == 100 * len(server.bodies)
-
-
-def test_a_file_or_a_world_but_not_both(tmp_path: Path):
-    with pytest.raises(InputError, match="the data come from train_file, environment or agent"):
-        GRPOConfig(output_dir=tmp_path)
-    with pytest.raises(InputError, match="max_steps is required with environment"):
-        train_grpo(settings(tmp_path, max_steps=None))
 
 
 def test_a_watch_pauses_and_a_paused_run_goes_on_when_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -191,16 +191,6 @@ def test_what_may_be_too_old_for_the_next_batch_is_taken_first():
     assert [task.number for task in pace.take()[0]] == [1, 3] and pace.unfinished == [0, 2]
 
 
-def test_no_batch_is_played_ahead_that_is_never_trained_on():
-    pace: Pace = Pace(2, 4, max_staleness=3)
-    pace.begin(num_later=1)
-    assert list(pace.starts()) == [0, 1, 2, 3]
-    ready(pace, 0, 1)
-    pace.take()
-    pace.begin(num_later=0)
-    assert list(pace.starts()) == []
-
-
 def test_tasks_that_were_unfinished_at_a_kill_come_first():
     pace: Pace = Pace(2, 4, max_staleness=1)
     pace.restore(next_number=9, unfinished=[7, 4])

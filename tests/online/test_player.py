@@ -1,6 +1,5 @@
 import asyncio
 import random
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -218,34 +217,3 @@ def test_a_cancelled_episode_is_not_tried_again_whatever_its_environment_raises(
     playing.close()
     loop.close()
     assert Translating.begun == 1
-
-
-class OnceFinished(set[asyncio.Task[None]]):
-    """Tasks that are not removed when they end, as if the event loop had not come to it yet."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.finished = threading.Event()
-
-    def discard(self, task: asyncio.Task[None]) -> None:
-        self.finished.set()
-
-
-def test_an_episode_that_ends_just_when_all_are_cancelled_is_counted_once():
-    with stream(Agent({"0/t#1": 60.0}), concurrency=2) as playing:
-        playing._running = OnceFinished()
-        playing.submit(jobs(2))
-        while not playing._running.finished.is_set():
-            time.sleep(0.001)
-        assert playing.clear() == 2
-
-
-def test_what_is_in_flight_continues_unheard_and_is_cancelled_by_close():
-    kept: Kept = []
-    agent = Agent({"0/t#5": 60.0})
-    with stream(agent, concurrency=2, keep=lambda *one: kept.append(one)) as playing:
-        playing.submit(jobs(6))
-        ended(playing, 5)
-        while agent.flying != {"0/t#5"}:  # it may not have begun to answer yet
-            time.sleep(0.001)
-    assert not agent.flying and len(kept) == 5

@@ -74,11 +74,6 @@ def test_a_group_larger_than_a_fair_share_is_cut_and_keeps_its_numbers():
     assert sum(one.denominator for one in pieces) == large.denominator
 
 
-def test_one_process_gets_everything():
-    groups = [group(1, 3, 3), group(2, 2, 2)]
-    assert shares(groups, 1) == [groups]
-
-
 def test_a_group_whose_calls_answered_nothing_is_dealt_out_too():
     empty = group(1, 0)
     assert shares([empty, group(2, 3)], 2)[1] == [empty]
@@ -180,12 +175,6 @@ def test_an_error_of_the_first_learner_ends_both_with_its_words(tmp_path: Path, 
     assert len(re.findall(r"Error: batch 2 cannot be played: (\d+) of \1 episodes were lost", said)) == 2, said
     assert said.count("the weights of step 2 are saved, --resume continues") == 2
     assert (tmp_path / "checkpoints" / "step-00000002").exists()
-
-
-def test_settings_that_the_first_learner_refuses_end_both(tmp_path: Path, two: Pair):
-    two.start([*COMMAND, "--environment", "tests.online.letters:Absent", "--output-dir", str(tmp_path)], wait=True)
-    assert two.finish() == 2
-    assert two.log.read_text().count("Error: environment 'tests.online.letters:Absent'") == 2
 
 
 @pytest.mark.cluster

@@ -29,11 +29,6 @@ def test_only_calls_that_are_too_old_are_left_out():
     assert all(turn.trained for turn in played.attempts[0].turns)
 
 
-def test_a_fresh_group_is_the_same_group():
-    played = group("step-4", "step-5")
-    assert Ages(batch=5, updates=1, max_staleness=1).fresh(played) == (played, 0)
-
-
 def test_staleness_is_measured_over_calls():
     ages = Ages(batch=5, updates=1, max_staleness=3)
     assert ages.metrics([call("step-5"), call("step-3"), call("step-4")]) == {"staleness_mean": 1.0, "staleness_max": 2}

@@ -132,20 +132,6 @@ def test_batches_are_played_ahead_and_no_call_is_older_than_allowed(ahead: GRPOC
     assert max(line["mismatch_kl"] for line in lines[1:]) > 1e-6, "what the sampler's weights were is corrected for"
 
 
-def test_no_group_is_in_two_batches(ahead: GRPOConfig):
-    numbers = [group.info["number"] for number in range(6) for group in batch(ahead.output_dir, number)]
-    assert len(numbers) == len(set(numbers)) == 12
-
-
-def test_time_is_shared_between_sampling_training_and_neither(ahead: GRPOConfig):
-    for line in metrics(ahead.output_dir):
-        sampling, training, both, idle = (line[f"{what}_share"] for what in ("sampling", "training", "overlap", "idle"))
-        assert sampling + training - both + idle == pytest.approx(1) and min(sampling, training, both, idle) >= 0
-        assert line["sampled_tokens_per_s"] > 0 and 0 < line["episodes_in_flight"] <= 6
-    later = metrics(ahead.output_dir)[1:]
-    assert all(line["training_share"] > 0 and line["sampling_share"] > 0 for line in later)
-
-
 def test_calls_of_weights_that_are_too_old_are_dropped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(letters.Held, "released", letters.threading.Event())
     monkeypatch.setattr(letters.Held, "ended", letters.threading.Semaphore(0))

@@ -15,7 +15,7 @@ from bough.config.run_folder import RunDir
 from bough.engines.base import EngineError, Generated
 from bough.engines.local.engine import LocalEngine
 from bough.engines.vllm import VLLMEngine, VLLMServerEngine
-from bough.errors import BoughError, InputError
+from bough.errors import InputError
 from bough.methods.grpo import GRPOConfig, train_grpo
 from bough.online import vllm
 from bough.online.vllm import PREFIX, HandoverFolder
@@ -139,7 +139,7 @@ def test_a_swap_that_fails_ends_the_run_with_its_weights_saved(
     started: list[StandIn], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(StandIn, "broken", 2)  # after the check and the first batch
-    with pytest.raises(PausedError, match=r"batch 1 cannot be sampled: .* no room; the weights of step 1 are saved"):
+    with pytest.raises(PausedError, match=r"batch 1 cannot be played: .* no room; the weights of step 1 are saved"):
         train_grpo(small(tmp_path / "run"))
     assert not (tmp_path / "run/rollouts/00001.jsonl").exists()
     assert started[0].events[-1] == "close"
@@ -163,13 +163,6 @@ def test_weights_that_cannot_be_written_end_the_run_with_its_weights_saved(
     with pytest.raises(PausedError, match=r"cannot be written to .* No space left .* the weights of step 1 are saved"):
         train_grpo(small(tmp_path / "run"))
     assert not written[-1].exists()
-
-
-def test_a_swap_that_fails_at_once_is_an_error(started: list[StandIn], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(StandIn, "broken", 0)
-    with pytest.raises(BoughError, match="no room"):
-        train_grpo(small(tmp_path / "run"))
-    assert started[0].events[-1] == "close" and list((tmp_path / "memory").iterdir()) == []
 
 
 def test_an_engine_with_another_model_is_refused(
@@ -237,15 +230,6 @@ def test_a_longer_call_than_the_models_context_is_not_asked_for(tmp_path: Path):
     assert "max_model_len" not in vllm.vllm_options(small(tmp_path), policy)
 
 
-def test_a_folder_is_deleted_at_the_end(tmp_path: Path):
-    folder = HandoverFolder(tmp_path / "memory", private=True)
-    (folder.new("step-0") / "deep").mkdir(parents=True)
-    assert folder.path.stat().st_mode & 0o777 == 0o700, "weights in memory are for this user only"
-    folder.close()
-    folder.close()
-    assert list((tmp_path / "memory").iterdir()) == []
-
-
 def test_what_a_killed_process_has_left_is_removed_and_what_is_in_use_stays(tmp_path: Path):
     in_use = HandoverFolder(tmp_path, private=True)
     left = tmp_path / f"{PREFIX}left"
@@ -260,8 +244,3 @@ def test_what_a_killed_process_has_left_is_removed_and_what_is_in_use_stays(tmp_
     assert in_use.path.exists() and another.path.exists() and not left.exists()
     assert (tmp_path / "other").exists() and (target / ".lock").exists(), "a link is not followed"
     assert in_use.path != another.path
-
-
-def test_names_never_come_twice(tmp_path: Path):
-    folder = HandoverFolder(tmp_path, private=True)
-    assert folder.new("step-1") != folder.new("step-1")

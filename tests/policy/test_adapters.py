@@ -174,11 +174,6 @@ def test_a_grown_adapter_computes_the_same_and_can_be_trained(tmp_path: Path, wa
     assert all(column.abs().sum() > 0 for column in new_columns if column.numel())
 
 
-def test_the_shape_of_an_adapter_is_read_from_its_folder(tmp_path: Path):
-    adapter(tmp_path, Lora(r=4, alpha=12, dropout=0.1, targets=("v_proj", "q_proj")))
-    assert read_shape(tmp_path) == Lora(r=4, alpha=12, dropout=0.1, targets=("q_proj", "v_proj"))
-
-
 def test_what_cannot_be_grown_is_said(tmp_path: Path):
     adapter(tmp_path, Lora(r=4, targets=("q_proj",)))
     path = tmp_path / "adapter_config.json"
@@ -216,8 +211,3 @@ def test_the_same_numbers_in_another_shape_place_or_type_are_other_weights():
     assert len(digests) == 5
     blocks = torch.arange(2.0 * HASHED_WHOLE)
     assert of(blocks) != of(blocks.roll(1024))
-
-
-def test_a_view_has_the_digest_of_its_own_weights():
-    weight = torch.arange(12.0).view(3, 4)
-    assert of(weight.T) == of(weight.T.contiguous()) != of(weight)

@@ -1,11 +1,9 @@
 """How the layers are computed; what CUDA graphs give is in test_recorded.py, what training does in test_loop.py."""
 
 import copy
-from pathlib import Path
 
 import pytest
 import torch
-from torch import distributed
 from torch._dynamo.utils import counters
 
 from bough.errors import InputError
@@ -45,15 +43,3 @@ def test_a_model_that_cannot_be_recorded_is_refused_with_the_reasons():
     with pytest.raises(InputError, match="cannot record this model: it does not use FlexAttention") as refused:
         policy.row_reader.record()
     assert "it recomputes activations (--gradient-checkpointing), it has dropout (--lora-dropout" in str(refused.value)
-
-
-def test_a_model_in_pieces_is_not_recorded(tmp_path: Path):
-    store = distributed.FileStore(str(tmp_path / "store"), 1)
-    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    try:
-        policy = Policy.load("tiny", device="cpu")
-        assert "it is sharded (--shard)" not in policy.row_reader.not_recordable()
-        policy.shard(torch.device("cpu"))
-        assert "it is sharded (--shard)" in policy.row_reader.not_recordable()
-    finally:
-        distributed.destroy_process_group()

@@ -23,12 +23,6 @@ def folder(tmp_path_factory):
     return path
 
 
-def test_a_loaded_policy_is_float32_on_a_cpu(folder):
-    policy = Policy.load(str(folder), device="cpu")
-    assert {p.dtype for p in policy.parameters()} == {torch.float32}
-    torch.testing.assert_close(policy.logprobs(CALLS), Policy(make("llama")).logprobs(CALLS))
-
-
 def test_only_the_adapter_is_trained(folder):
     policy = Policy.load(str(folder), lora=Lora(r=2), dtype=torch.bfloat16)
     trained = [name for name, p in policy.named_parameters() if p.requires_grad]
@@ -95,10 +89,6 @@ def test_training_computes_what_sampling_does_where_a_model_has_its_own_way_to_d
     with torch.no_grad():
         sampled, trained = policy.eval().logprobs(CALLS), policy.train().logprobs(CALLS)
     torch.testing.assert_close(trained, sampled)
-
-
-def test_gradient_checkpointing_is_switched_on(folder):
-    assert Policy.load(str(folder), gradient_checkpointing=True).base.is_gradient_checkpointing
 
 
 def test_mistakes_are_told(folder, tmp_path):

@@ -156,31 +156,11 @@ def test_log_probabilities_and_entropies_are_at_the_policys_temperature():
     torch.testing.assert_close(answers.entropies[0], -(expected.exp() * expected).sum(-1))
 
 
-def test_entropies_come_with_the_answers():
-    policy = Policy(make("llama"))
-    (row,) = policy.rows(EPISODE)
-    answers = policy(row)
-    assert [len(e) for e in answers.entropies] == row.lengths == [len(lp) for lp in answers.logprobs]
-    assert all(0 < e < torch.tensor(200.0).log() for e in torch.cat(answers.entropies))
-
-
 def test_calls_that_answered_nothing_have_no_log_probabilities():
     policy = Policy(make("llama"))
     found = policy.logprobs([call([1, 2], []), call([1], [2])])
     assert [len(lp) for lp in found] == [0, 1]
     assert policy.logprobs([]) == []
-
-
-def test_the_reference_is_the_model_without_its_adapter():
-    base = torch.cat(Policy(make("llama")).logprobs(EPISODE))
-    policy = Policy(with_actor(make("llama"), Lora(r=4)))
-    with policy.reference():
-        reference = torch.cat(policy.logprobs(EPISODE))
-    torch.testing.assert_close(reference, base)
-    assert not reference.requires_grad
-    acting = torch.cat(policy.logprobs(EPISODE))
-    assert distance(acting, base) > 1e-3
-    assert acting.requires_grad
 
 
 def test_a_frozen_reference_adapter_is_used_where_there_is_one():
@@ -221,29 +201,6 @@ def test_a_head_that_does_more_than_it_says_is_refused():
 def test_a_cap_that_small_logits_hardly_feel_is_found(family, dtype):
     with pytest.raises(InputError, match=rf"\({family}\) computes its logits in a way .* --engine vllm"):
         Policy(make(family).to(dtype))
-
-
-@pytest.mark.parametrize("factor", [1.001, 1 / 1.001])
-def test_a_head_that_scales_its_logits_by_a_thousandth_is_refused(factor):
-    model = make("llama")
-    forward = model.forward
-
-    def scaled(*args, **kwargs):
-        output = forward(*args, **kwargs)
-        output.logits = output.logits * factor
-        return output
-
-    model.forward = scaled
-    with pytest.raises(InputError, match="in a way that Bough does not know"):
-        Policy(model)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("family", ["llama", "gemma2", "granite", "cohere"])
-def test_a_known_head_passes_in_low_precision_and_leaves_the_model_as_it_was(family, dtype):
-    model = make(family).to(dtype).train()
-    policy = Policy(model)
-    assert policy.training and not policy.decoder._forward_hooks
 
 
 @pytest.mark.parametrize("family", DECODERS)

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from bough.errors import InputError
-from bough.policy.adapters import AdapterWeights, Lora, adapted_layers, add_actor, load_actor
+from bough.policy.adapters import Lora, adapted_layers, add_actor, load_actor
 from bough.policy.load import save_weights
 from bough.policy.policy import Policy
 from bough.policy.population import AdaptedSegment, Population
@@ -105,12 +105,6 @@ def test_a_saved_member_is_a_plain_adapter_that_loads_everywhere(population: Pop
         assert (tmp_path / "alone" / file).read_bytes() == (tmp_path / "m1" / file).read_bytes()
 
 
-def test_an_engine_gets_a_member_by_its_name(population: Population):
-    weights = AdapterWeights.of(population.policy.model, "m10")
-    assert weights.layers and all(path.endswith("q_proj") for path in weights.layers)
-    assert all(pair.down_RI.shape[0] == 2 for pair in weights.layers.values())
-
-
 def test_a_removed_member_leaves_the_others_as_they_were(population: Population):
     population.freeze("m1")
     before = logprobs(population, "m10")
@@ -139,11 +133,6 @@ def test_what_cannot_be_a_member_is_refused_and_changes_nothing(
     with pytest.raises(InputError, match=said):
         population.add(name, start)
     assert list(population.members) == ["m1", "m10"] == list(population.policy.model.peft_config)
-
-
-def test_a_policy_with_an_adapter_cannot_become_a_population():
-    with pytest.raises(InputError, match="without an adapter"):
-        Population(policy_of(add_actor(deepcopy(base_model()), Lora(r=2))))
 
 
 def test_a_layer_that_does_not_read_the_whole_row_is_refused(population: Population):
@@ -184,30 +173,6 @@ def test_grouped_products_equal_the_loop(population: Population):
         results.append([output.detach(), *torch.autograd.grad((output * slope).sum(), weights)])
     torch.testing.assert_close(*results)
     assert torch.equal(results[0][0][:, 8:16], layer.base_layer(x)[:, 8:16])
-
-
-def test_a_replaced_member_is_computed_with_its_new_weights(population: Population):
-    """The weights of a row's members are looked up once, and again after members have come or gone."""
-    for seed, grouped in enumerate([False, True]):
-        population.lora.grouped, population.align = grouped, 8
-        before = logprobs(population, "m1")
-        population.remove("m1")
-        fill(population.add("m1", Lora(r=2)).parameters(), 10 + seed)
-        after = logprobs(population, "m1")
-        assert not torch.allclose(after, before, atol=1e-3)
-        population.members["m1"].population.lora.attach(adapted_layers(population.policy.model))  # nothing is kept
-        assert torch.equal(logprobs(population, "m1"), after)
-
-
-def test_scales_that_equal_the_ends_of_segments_are_not_confused_with_them(population: Population):
-    layer = next(one for one in adapted_layers(population.policy.model) if "m10" in one.lora_A)
-    x = torch.randn(1, 32, layer.in_features)
-    layer.scaling |= {"m10": 8.0, "m1": 32.0}
-    population.lora.segments = [AdaptedSegment("m10", 0, 8), AdaptedSegment("m1", 8, 32)]
-    population.lora.grouped = False
-    expected = layer(x)
-    population.lora.grouped = True
-    torch.testing.assert_close(layer(x), expected)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="grouped products in bfloat16 need CUDA")

@@ -57,12 +57,6 @@ def test_a_threshold_that_no_probe_of_its_own_length_would_pass_is_cut():
     assert examine(small(make("llama4_tuned", floor_scale=8192, max_position_embeddings=4096))).obstacle is None
 
 
-@pytest.mark.parametrize("family", CAPPED)
-def test_a_head_that_caps_its_logits_is_refused(family):
-    with pytest.raises(InputError, match=r"computes its logits in a way that Bough does not know \(they differ by "):
-        Policy(make(family))
-
-
 @pytest.mark.parametrize("family", ["recurrent_gemma", "inkling"])
 def test_log_probabilities_that_no_path_reproduces_are_refused_with_the_error(family):
     name, settings = {**CAPPED, "inkling": ("InklingTextConfig", {})}[family]
@@ -120,14 +114,6 @@ def test_damaged_findings_are_made_again(empty_cache, monkeypatch, damage):
     monkeypatch.setattr(findings, "_known", {})
     Policy(make("llama"))
     assert file.read_text() == whole
-
-
-def test_other_code_is_another_key(monkeypatch):
-    model = make("llama")
-    before = findings._key(model, "sdpa")
-    assert findings._key(model, "eager") != before
-    monkeypatch.setattr(findings, "_code", lambda: "other")
-    assert findings._key(model, "sdpa") != before
 
 
 def test_flex_attention_is_probed_uncompiled_and_without_a_warning(empty_cache, recwarn):

@@ -36,15 +36,6 @@ def test_a_recorded_row_is_padded_to_one_of_few_lengths_and_by_a_sixteenth_at_mo
     assert len(set(lengths.values())) <= 8 + 6 * PER_DOUBLING
 
 
-def test_other_rows_are_padded_to_whole_blocks():
-    assert [padded(length, few=False) for length in (1, 128, 256, 257, 9000)] == [256, 256, 256, 384, 9088]
-
-
-@pytest.mark.parametrize("share", [0.0, 0.1])
-def test_dropout_is_noticed(share: float):
-    assert uses_dropout(nn.Sequential(nn.Linear(2, 2), nn.Dropout(share))) == (share > 0)
-
-
 def test_the_dropout_of_attention_is_noticed():
     layer = nn.Linear(2, 2)
     assert not uses_dropout(layer)

@@ -54,24 +54,6 @@ def test_a_reference_adapter_has_no_dropout(policy: Policy, tmp_path: Path, comp
         assert torch.allclose(logprobs, exact[c], atol=1e-5)
 
 
-def test_a_reference_is_computed_where_the_layers_cannot_be_compiled(
-    policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    def compiled(*_: Any, **__: Any) -> Any:
-        raise torch._dynamo.exc.TorchDynamoException("no compiler was found\nset CC")
-
-    for layer in policy.row_reader.layers:
-        layer._compiled_call_impl = compiled
-    policy.row_reader.compiled = True
-    Reference(policy).compute(CALLS, 4096, tmp_path, "tiny")
-    (path,) = tmp_path.iterdir()
-    bare = torch.cat(Policy.load("tiny").logprobs(CALLS))
-    assert torch.allclose(load_file(path)["logprobs"], bare, atol=1e-5) and not policy.row_reader.compiled
-    assert [line for line in caplog.messages if "no compiler was found" in line] == [
-        "The layers cannot be compiled (no compiler was found): continuing without --compile."
-    ]
-
-
 def out_of_memory(policy: Policy, monkeypatch: pytest.MonkeyPatch, times: int) -> list[int]:
     """Passes run out of memory so many times; the budgets that were tried."""
     real, budgets = policy.logprobs, list[int]()
@@ -179,8 +161,3 @@ def test_other_data_another_model_or_another_temperature_is_another_file(policy:
     policy.temperature = 0.7
     Reference(policy).compute(CALLS, 4096, tmp_path, "tiny")
     assert len(list(tmp_path.glob("*.safetensors"))) == 4
-    policy.temperature = None
-    for temperature in (0.7, 1.3):
-        calls = [call.model_copy(update={"temperature": temperature}) for call in CALLS]
-        Reference(policy).compute(calls, 4096, tmp_path, "tiny")
-    assert len(list(tmp_path.glob("*.safetensors"))) == 6

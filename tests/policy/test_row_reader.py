@@ -1,12 +1,10 @@
 """Which attention rows are read with, and what of them is recorded."""
 
 from typing import Any
-from unittest.mock import Mock
 
 import torch
 
 from bough.policy.policy import RowReader
-from bough.policy.recorded import RecordedReads
 from bough.trees.pack import plain_rows, tree_rows
 from bough.types import Call
 from tests.policy.families import make
@@ -32,18 +30,6 @@ def test_plain_rows_are_read_with_the_models_own_attention():
         used.append(reader.decoder.config._attn_implementation)
     assert used == [reader.tree_attention, reader.plain_attention, reader.tree_attention]
     assert reader.tree_attention != reader.plain_attention
-
-
-def test_free_memory_drops_the_recordings():
-    reader = reader_of("llama")
-    reader.free_memory()
-    assert not reader.has_recordings
-    reader.recorded = RecordedReads(lambda *_: torch.zeros(1), [])
-    assert not reader.has_recordings
-    reader.recorded.recordings[256, "policy", True] = Mock()
-    assert reader.has_recordings
-    reader.free_memory()
-    assert not reader.recorded.recordings
 
 
 def test_recordings_are_told_who_reads_and_left_out_where_rows_wait_for_their_backward_pass():

@@ -14,7 +14,6 @@ from bough.policy.adapters import Lora
 from bough.policy.load import load_outline
 from bough.policy.policy import Policy, RowReader
 from bough.policy.processes import Processes
-from bough.training import plan as acceleration
 from bough.training import run as run_module
 from bough.training.plan import PlannedSource, Work, accelerated, choose
 from bough.training.run import Run
@@ -68,11 +67,6 @@ def test_what_rules_out_recordings_alone(more: dict[str, Any], why: str):
     assert compiled and not recorded and f"{why})" in said
 
 
-def test_a_large_model_is_not_recorded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(acceleration, "LARGEST_RECORDED", 1000)
-    assert chosen()[:2] == (True, False)
-
-
 @pytest.mark.parametrize(
     ("more", "why"),
     [
@@ -105,13 +99,6 @@ def demonstrations(*lengths: int) -> list[Demonstration]:
 def test_the_work_is_that_of_the_first_steps_times_their_number(batch_size: int, steps: int, tokens: int):
     config = SFTConfig(train_file=Path("a"), batch_size=batch_size, num_epochs=3)
     assert Work.of(PlannedSource(demonstrations(10, 20, 30, 40), config)) == Work(steps, tokens)
-
-
-def test_what_calls_share_is_counted_once():
-    config = SFTConfig(train_file=Path("a"), num_epochs=1)
-    examples = [Demonstration(calls=EPISODE, weights=(1.0, 1.0), cluster=str(i)) for i in range(2)]
-    assert Work.of(PlannedSource(examples, config)) == Work(1, 5)
-    assert Work.of(PlannedSource([], config)) == Work(0, 0)
 
 
 class On(Processes):
@@ -168,17 +155,6 @@ def _filled(config: Any, value: bool) -> Any:
 def _policy(_run: Run[Any]) -> Policy:
     """Not compiled, whatever the settings say."""
     return Policy.load("tiny", lora=Lora(r=16, alpha=32))
-
-
-@on_a_cpu
-def test_a_run_that_moves_to_a_cpu_leaves_both_behind(tmp_path: Path):
-    assert trained(tmp_path, 1)["compile"] is False
-    text = (tmp_path / "config.yaml").read_text()
-    (tmp_path / "config.yaml").write_text(
-        text.replace("compile: false", "compile: true").replace("cuda_graphs: false", "cuda_graphs: true")
-    )
-    machine = trained(tmp_path, 2, "--resume")
-    assert (machine["compile"], machine["cuda_graphs"]) == (False, False)
 
 
 @on_a_cpu

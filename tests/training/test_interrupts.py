@@ -12,7 +12,7 @@ import pytest
 
 from bough.cli import main
 from bough.event_loop import Interrupts, request_stop
-from bough.online.player import EpisodeStream, Player
+from bough.online.player import Player
 from bough.training.checkpoint import checkpoints
 from bough.training.loop import Trainer
 from tests.online.letters import Interrupting
@@ -137,15 +137,6 @@ def test_an_interrupted_online_run_ends_in_the_same_bits(
     assert cut == whole and len(whole) == 3
 
 
-def test_a_batch_that_is_complete_just_before_the_wait_is_ended_is_not_trained_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupting: type[Interrupting]
-):
-    monkeypatch.setattr(EpisodeStream, "interrupt", lambda _: None)
-    interrupting.at = ("train-42-3", 1)
-    assert main([*GRPO, "--output-dir", str(tmp_path / "cut")]) == 130
-    assert steps(str(tmp_path / "cut")) == [1]
-
-
 def test_an_interrupt_cancels_the_episodes_in_flight_before_it_waits_for_the_sampler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupting: type[Interrupting]
 ):
@@ -180,33 +171,6 @@ def test_a_thread_that_no_signal_reaches_is_asked_to_stop():
         pass
     thread.join()
     assert found == [True, True]
-
-
-def test_a_wait_that_begins_after_the_request_is_ended_too():
-    with Interrupts() as interrupts:
-        interrupts.request()
-        calls: list[int] = []
-        with interrupts.calling(lambda: calls.append(1)):
-            assert calls == [1]
-            interrupts.request()
-        assert calls == [1]
-
-
-def test_a_signal_while_handlers_are_restored_leaves_none_behind(monkeypatch: pytest.MonkeyPatch):
-    restore = signal.signal
-
-    def interrupted(number: int, handler: Any) -> Any:
-        signal.raise_signal(signal.SIGINT)
-        return restore(number, handler)
-
-    with Interrupts() as interrupts:
-        signal.raise_signal(signal.SIGINT)
-        monkeypatch.setattr(signal, "signal", interrupted)
-        handlers = dict(interrupts._handlers)
-        interrupts._handlers = {number: handlers[number] for number in (signal.SIGTERM, signal.SIGINT)}
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    assert not interrupts._thread.is_alive()
 
 
 def test_a_handler_of_the_user_stays():

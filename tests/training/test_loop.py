@@ -62,20 +62,6 @@ def failing(monkeypatch: pytest.MonkeyPatch, times: int, *, backward: bool = Tru
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
 
 
-def test_out_of_memory_halves_the_budget_and_tries_the_step_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    failing(monkeypatch, 1)
-    short = trainer(tmp_path)
-    dropped: list[bool] = []
-    short.policy.row_reader.free_memory = lambda: dropped.append(True)  # type: ignore[method-assign]
-    with caplog.at_level(logging.WARNING):
-        counters = short.train()
-    assert (counters.step, counters.budget) == (4, 256)
-    assert "trying step 1 again with token_budget 256" in caplog.text
-    assert dropped == [True]
-
-
 def test_out_of_memory_beside_recordings_frees_them_first_and_keeps_the_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -91,17 +77,6 @@ def test_out_of_memory_beside_recordings_frees_them_first_and_keeps_the_budget(
     once = trainer(tmp_path / "once")
     assert once.train().budget == 512 and kept == []
     assert all(map(torch.equal, once.policy.parameters(), plain.policy.parameters()))
-
-
-def test_recordings_of_shorter_rows_are_freed_too_before_anything_else_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    failing(monkeypatch, 2)
-    short, recorded, freed = trainer(tmp_path), [False, True], []
-    monkeypatch.setattr(RowReader, "has_recordings", property(lambda _: recorded.pop(0)))
-    monkeypatch.setattr(RowReader, "give_way", lambda _: freed.append(True))
-    counters = short.train()
-    assert (counters.budget, counters.gradient_checkpointing, freed) == (256, False, [True])
 
 
 def test_out_of_memory_again_computes_activations_again_and_then_halves_the_budget_further(
@@ -122,39 +97,6 @@ def test_out_of_memory_again_computes_activations_again_and_then_halves_the_budg
         "Out of GPU memory: trying step 1 again with token_budget 128.",
         "Out of GPU memory: trying step 1 again with token_budget 64.",
     ]
-
-
-@pytest.mark.parametrize("lora", [Lora(r=4), Lora(r=4, dropout=0.5), None], ids=["adapter", "dropout", "all weights"])
-def test_activations_that_are_computed_again_change_no_result(tmp_path: Path, lora: Lora | None):
-    found = []
-    for name in ("kept", "again"):
-        run = trainer(tmp_path / name, lora=lora)
-        if name == "again":
-            run.policy.row_reader.recompute()
-        run.train()
-        found.append([parameter.detach() for parameter in run.policy.parameters()])
-    start = trainer(tmp_path / "start", lora=lora).policy.parameters()
-    assert not all(map(torch.equal, found[0], start))
-    for kept, again in zip(*found, strict=True):
-        torch.testing.assert_close(again, kept, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(("message", "said"), [("\nno compiler", "no compiler"), ("", "TorchDynamoException")])
-def test_a_backward_pass_that_cannot_be_compiled_is_computed_as_it_is(
-    message: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    broken, real = trainer(tmp_path), Step.run
-    broken.policy.row_reader.compiled = True
-
-    def run(self: Step, *arguments: Any, **options: Any) -> Any:
-        if self.policy.row_reader.compiled:
-            raise torch._dynamo.exc.TorchDynamoException(message)
-        return real(self, *arguments, **options)
-
-    monkeypatch.setattr(Step, "run", run)
-    counters = broken.train()
-    assert (counters.step, counters.budget, broken.policy.row_reader.compiled) == (4, 512, False)
-    assert f"The layers cannot be compiled ({said}): continuing without --compile." in caplog.messages
 
 
 def test_layers_that_cannot_be_compiled_are_computed_as_they_are(
@@ -196,18 +138,6 @@ def test_a_call_that_does_not_fit_one_gpu_is_refused_with_the_remedy(
     assert "again with gradient checkpointing" in caplog.text and "again with token_budget" not in caplog.text
 
 
-def test_a_step_of_sharded_weights_that_others_wait_in_is_not_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    failing(monkeypatch, 1)
-    short = trainer(tmp_path)
-    short.policy.sharded = True
-    monkeypatch.setattr(Policy, "passes", lambda _, rows: list(rows))
-    said = r"out of GPU memory in step 1 with token_budget 512; try a smaller --token-budget, --gradient-checkpointing,"
-    with pytest.raises(BoughError, match=said):
-        short.train()
-
-
 def measuring(tmp_path: Path, **settings: Any) -> Trainer:
     made = trainer(tmp_path, eval_file=Path("b"), eval_steps=2, **settings)
     made.held_out = EXAMPLES[:2]
@@ -231,12 +161,6 @@ def test_out_of_memory_in_an_evaluation_halves_the_budget_and_tries_it_again(
         for name in ("plain", "short")
     ]
     assert losses[0] == pytest.approx(losses[1]) and len(losses[0]) == 2
-
-
-def test_an_evaluation_that_does_not_fit_is_a_failure_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    failing(monkeypatch, 99, backward=False)
-    with pytest.raises(BoughError, match="in the evaluation after step 2: a call of 6 tokens does not fit one GPU"):
-        measuring(tmp_path).train()
 
 
 @pytest.fixture(params=["read first", "guarded"])
@@ -309,16 +233,6 @@ def test_what_is_not_finite_is_never_saved(tmp_path: Path, what: str):
     assert not (tmp_path / "final").exists()
 
 
-def test_final_weights_that_are_not_finite_are_not_saved(tmp_path: Path):
-    broken = trainer(tmp_path)
-    with torch.no_grad():
-        next(p for p in broken.policy.parameters() if p.requires_grad).view(-1)[0] = float("inf")
-    for path in (tmp_path / "final", tmp_path / "best"):
-        with pytest.raises(BoughError, match=r"not finite .*so they are not saved"):
-            broken._save_weights(path)
-        assert not path.exists()
-
-
 def test_gradients_are_clipped_to_the_norm_that_the_settings_name(tmp_path: Path):
     clipped = trainer(tmp_path, max_grad_norm=0.01)
     seen: list[float] = []
@@ -369,16 +283,6 @@ def _no_gain(self: Trainer) -> dict[str, Any]:
     return {"step": self.counters.step, "eval_loss": 1.0}
 
 
-def test_an_eval_loss_that_is_not_finite_is_never_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    measuring = trainer(tmp_path, eval_file=Path("b"), save_best_model=True)
-    measuring.held_out = EXAMPLES[:1]
-    real = measuring.gradients.measure
-    monkeypatch.setattr(measuring.gradients, "measure", lambda *given: (float("nan"), real(*given)[1]))
-    counters = measuring.train()
-    assert (counters.best_loss, counters.evaluations_without_gain) == (None, 2)
-    assert not (tmp_path / "best").exists()
-
-
 def test_a_budget_that_memory_forced_stays_until_another_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     failing(monkeypatch, 1)
     trainer(tmp_path, save_steps=2).train()
@@ -399,13 +303,6 @@ def test_a_run_resumes_with_the_gradient_checkpointing_that_memory_forced(
     assert not other.train(half_way).gradient_checkpointing and not other.policy.base.is_gradient_checkpointing
 
 
-def test_another_weight_decay_is_used_from_where_a_run_goes_on(tmp_path: Path):
-    trainer(tmp_path, save_steps=2).train()
-    again = trainer(tmp_path, weight_decay=0.5)
-    again.train(checkpoints(tmp_path / "checkpoints")[0])
-    assert [group["weight_decay"] for group in again.optimizer.param_groups] == [0.5]
-
-
 def test_a_finished_run_says_so_and_can_be_made_longer(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     assert trainer(tmp_path).train().step == 4
     (last,) = checkpoints(tmp_path / "checkpoints")
@@ -418,12 +315,11 @@ def test_a_finished_run_says_so_and_can_be_made_longer(tmp_path: Path, caplog: p
 
 def test_a_run_made_longer_learns_what_one_that_was_never_stopped_does(tmp_path: Path):
     # The first run ends in the middle of an epoch, which must not count as one.
-    adaptive = {"lr_scheduler": "constant", "warmup_ratio": 0.0, "curriculum": True, "curriculum_start_ratio": 1.0}
-    adaptive |= {"curriculum_success": 1.0}
-    whole, short = (trainer(tmp_path / name, max_steps=steps, **adaptive) for name, steps in (("whole", 6), ("cut", 3)))
+    growing = {"lr_scheduler": "constant", "warmup_ratio": 0.0, "curriculum": True, "curriculum_start_ratio": 0.5}
+    whole, short = (trainer(tmp_path / name, max_steps=steps, **growing) for name, steps in (("whole", 6), ("cut", 3)))
     whole.train()
     short.train()
-    longer = trainer(tmp_path / "cut", max_steps=6, **adaptive)
+    longer = trainer(tmp_path / "cut", max_steps=6, **growing)
     longer.policy.load_state_dict(short.policy.state_dict())
     longer.train(checkpoints(tmp_path / "cut" / "checkpoints")[-1])
     assert longer.counters == whole.counters
@@ -455,15 +351,6 @@ def test_numbers_that_come_with_a_batch_are_logged_whether_or_not_its_step_is_du
     assert [(line["step"], line.get("reward")) for line in lines] == [(2, 0.5), (3, None), (4, None)]
 
 
-def test_an_adaptive_curriculum_stays_with_the_easy_until_they_are_learnt(tmp_path: Path):
-    held_back = trainer(tmp_path, curriculum=True, curriculum_start_ratio=0.5, curriculum_success=1.0)
-    seen = []
-    held_back.tell = lambda values: seen.append(values["epoch"])
-    counters = held_back.train()
-    assert counters.levels == [0] * len(counters.levels)
-    assert counters.step == 3  # as many as a curriculum that never waits: 2 of 4 examples, then all
-
-
 def test_bfloat16_keeps_what_is_trained_in_float32(tmp_path: Path):
     torch.manual_seed(0)
     policy = Policy.load("tiny", lora=Lora(r=4), dtype=torch.bfloat16)
@@ -474,75 +361,6 @@ def test_bfloat16_keeps_what_is_trained_in_float32(tmp_path: Path):
     for mine, exact in zip(policy.logprobs(calls), plain, strict=True):
         assert mine.dtype == torch.float32
         assert torch.allclose(mine, exact, atol=0.1)
-
-
-def test_a_scaled_loss_trains_what_an_unscaled_one_does(tmp_path: Path):
-    scaled, plain = trainer(tmp_path / "scaled", fp16=True), trainer(tmp_path / "plain")
-    assert scaled.train().overflows == 0
-    plain.train()
-    for mine, other in zip(scaled.policy.parameters(), plain.policy.parameters(), strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
-    # A power of two changes no digit of a gradient.
-    assert scaled.scaler.get_scale() == 65536.0
-
-
-def test_a_step_that_overflows_is_left_out_counted_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    overflowing = trainer(tmp_path, fp16=True)
-    trained = next(parameter for parameter in overflowing.policy.parameters() if parameter.requires_grad)
-    hook = trained.register_hook(lambda gradient: gradient * float("inf"))
-    weights = [parameter.clone() for parameter in overflowing.policy.parameters()]
-    with caplog.at_level(logging.WARNING):
-        overflowing._step(overflowing.source.batch(0))
-    hook.remove()
-    assert "Step 1 changed nothing: its gradients overflow in float16" in caplog.text
-    assert (overflowing.counters.step, overflowing.counters.overflows) == (1, 1)
-    assert all(torch.equal(a, b) for a, b in zip(overflowing.policy.parameters(), weights, strict=True))
-    # The lower scale is what a run goes on with.
-    overflowing._save_checkpoint()
-    overflowing.writer.wait()
-    again = trainer(tmp_path, fp16=True)
-    assert again.train(checkpoints(tmp_path / "checkpoints")[0]).overflows == 1
-    assert again.scaler.get_scale() == 32768.0
-
-
-def overflow(broken: Trainer, *, after: int = 0) -> None:
-    """Gradients are infinite in all steps after the first `after`."""
-    trained = next(parameter for parameter in broken.policy.parameters() if parameter.requires_grad)
-    trained.register_hook(lambda gradient: gradient * (1.0 if broken.counters.step < after else float("inf")))
-
-
-def test_gradients_that_no_loss_scale_makes_finite_stop_the_run(tmp_path: Path):
-    broken = trainer(tmp_path, fp16=True, max_steps=30, save_steps=1, save_total_limit=30)
-    overflow(broken, after=2)
-    weights: list[torch.Tensor] = []
-
-    def remember(*_: Any) -> None:
-        weights[:] = [parameter.detach().clone() for parameter in broken.policy.parameters()]
-
-    broken.optimizer.register_step_post_hook(remember)
-    # 65536 is halved 17 times in the steps from 3 on.
-    said = r"the loss of step 20 is finite, but its gradient norm is (nan|inf) at a loss scale of 0.5; the step changed"
-    with pytest.raises(BoughError, match=said):
-        broken.train()
-    assert (broken.counters.step, broken.counters.overflows) == (19, 17)
-    assert weights and all(map(torch.equal, broken.policy.parameters(), weights))
-    assert (tmp_path / "bad-batch-20.jsonl").exists() and not (tmp_path / "final").exists()
-    assert [found.step for found in checkpoints(tmp_path / "checkpoints")] == list(range(1, 20))
-
-
-def test_a_run_all_of_whose_steps_overflow_has_no_final_weights(tmp_path: Path):
-    broken = trainer(tmp_path, fp16=True)
-    overflow(broken)
-    said = "4 steps changed nothing: all gradients overflow in float16, .* halves the loss scale, now 4096: "
-    with pytest.raises(BoughError, match=said):
-        broken.train()
-    assert not (tmp_path / "final").exists()
-    (saved,) = checkpoints(tmp_path / "checkpoints")
-    with pytest.raises(BoughError, match=said):
-        trainer(tmp_path, fp16=True).train(saved)
-    assert not (tmp_path / "final").exists()
-    assert trainer(tmp_path, fp16=True, max_steps=5).train(saved).overflows == 4
-    assert (tmp_path / "final").exists()
 
 
 def test_lines_behind_the_step_that_is_resumed_are_forgotten(tmp_path: Path):

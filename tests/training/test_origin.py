@@ -7,7 +7,6 @@ import pytest
 from bough.config.run_folder import RunDir
 from bough.errors import InputError
 from bough.methods.dpo import DPOConfig
-from bough.models.resolve import folder_digest
 from bough.training.run import Origin, start_of
 
 
@@ -22,15 +21,6 @@ def adapter(tmp_path: Path) -> Path:
 
 def config(tmp_path: Path, adapter: Path) -> DPOConfig:
     return DPOConfig(model="tiny", adapter=adapter, train_file=Path("a.jsonl"), output_dir=tmp_path / "dpo")
-
-
-def test_an_origin_is_read_back_and_differs_in_nothing(tmp_path: Path, adapter: Path):
-    settings = config(tmp_path, adapter)
-    origin = Origin.of(settings, adapter, "data", None)
-    origin.write(RunDir(tmp_path / "dpo"))
-    assert Origin.read(RunDir(tmp_path / "dpo")) == origin
-    assert origin.differences(origin, settings, adapter) == []
-    assert origin.adapter == folder_digest(adapter)
 
 
 def test_every_difference_is_named(tmp_path: Path, adapter: Path):

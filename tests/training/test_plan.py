@@ -28,21 +28,9 @@ def steps(count: int, **options: object) -> list[list[int]]:
     ]  # type: ignore[arg-type]
 
 
-def test_an_epoch_has_every_example_once():
-    planned = steps(5)
-    assert sorted(i for step in planned for i in step) == [0, 1, 2, 3, 4]
-    assert [len(step) for step in planned] == [2, 2, 1]
-
-
 def test_the_plan_is_a_function_of_the_seed():
     assert steps(20, seed=1) == steps(20, seed=1)
     assert steps(20, seed=1) != steps(20, seed=2)
-
-
-def test_each_epoch_has_an_order_of_its_own():
-    planned = plan([str(i) for i in range(20)], [0.0] * 20, batch_size=20, num_epochs=2)
-    assert [step.epoch for step in planned] == [0, 1]
-    assert planned[0].examples != planned[1].examples
 
 
 def test_clusters_stay_together():
@@ -121,11 +109,6 @@ def test_every_example_comes_once_an_epoch():
     assert seen[0][0] | seen[1][0] == {0, 1, 2, 3} == seen[2][0] | seen[3][0]
     assert [ends for _, ends in seen] == [False, True, False, True]
     assert [found.batch(step).epoch for step in range(4)] == [0, 0, 1, 1]
-
-
-def test_a_step_is_the_same_whoever_asks_and_when():
-    late, whole = source(), source()
-    assert [numbers(whole, step) for step in range(4)][3] == numbers(late, 3)
 
 
 PLAYED = GroupExample(

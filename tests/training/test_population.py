@@ -14,7 +14,7 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from bough.config.training import TrainingConfig
-from bough.errors import BoughError, InputError
+from bough.errors import InputError
 from bough.methods.distill import DistillConfig
 from bough.methods.dpo import DPO, DPOConfig, Preference
 from bough.methods.grpo import GRPO, GRPOConfig
@@ -264,26 +264,6 @@ def test_measuring_gives_the_same_losses_and_no_gradient(alone: dict[str, Traine
     assert trainer.population.policy.training
 
 
-def test_gradient_checkpointing_changes_no_gradient(alone: dict[str, Trained]):
-    """A layer that is computed again in the backward pass has the same segments."""
-    names = ["sft", "grpo"]
-    trainer = trainer_of(names, budget=30)
-    model = trainer.population.policy.base
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    work = {name: Work(trainer.training[name].method, SETTINGS[name][2]) for name in names}
-    PopulationStep(trainer.population, work, budget=30).run(backward=True)
-    for name in names:
-        own = trainer.population.members[name].parameters()
-        assert apart(flat(parameter.grad for parameter in own), alone[name][1]) < 1e-5
-
-
-def drop(population: Population, name: str, share: float) -> None:
-    """Gives a member's adapter this dropout."""
-    for layer in adapted_layers(population.policy.model):
-        if name in layer.lora_dropout:
-            layer.lora_dropout[name] = torch.nn.Dropout(share)
-
-
 # A short example of a member beside the rows that another member's pair is spread over: in some layouts they share one.
 DROPPING: dict[str, Sequence[Example]] = {
     "sft": [Demonstration(calls=[call(0, 110), call(1, 111)], weights=(1.0, 1.0))],
@@ -302,20 +282,6 @@ def dropping_step(budget: int, *, share: bool, recompute: bool = False) -> Popul
         population.policy.row_reader.recompute()
     work = {name: Work(trainer.training[name].method, own) for name, own in DROPPING.items()}
     return PopulationStep(population, work, budget=budget, share=share)
-
-
-def spread_rows(step: PopulationStep) -> list[str]:
-    """The members of each row, with a star where a part of theirs is spread over rows."""
-    spread = {
-        (name, r) for name, own in step.steps.items() for rows in own.connected_rows() if len(rows) > 1 for r in rows
-    }
-    return [" ".join(name + "*" * ((name, r) in spread) for name, r in place.items()) for place in step.places]
-
-
-def test_rows_of_members_with_and_without_spread_parts_are_among_those_that_are_tested():
-    rows = {budget: spread_rows(dropping_step(budget, share=True)) for budget in (20, 30, 34)}
-    assert rows[20][-2:] == ["sft wide*", "dpo"]
-    assert rows[30] == ["wide*", "dpo", "wide* sft"] and rows[34] == ["wide*", "dpo wide*", "sft"]
 
 
 @pytest.mark.parametrize("layout", [(20, True), (30, True), (34, True), (64, False)], ids=str)
@@ -344,13 +310,6 @@ def test_both_passes_of_a_row_draw_the_same_dropout(layout: tuple[int, bool], mo
         assert max(float((values - last[row]).abs().max()) for row, values in first.items()) < 1e-5
         gradients.append(flat(p.grad for m in step.population.members.values() for p in m.parameters()))
     assert apart(gradients[1], gradients[0]) < 1e-6
-
-
-def test_each_step_draws_other_dropout():
-    step = dropping_step(30, share=True)
-    torch.manual_seed(0)
-    losses = [[found.loss for found in step.run(backward=True).values()] for _ in range(2)]
-    assert all(first != second for first, second in zip(*losses, strict=True))
 
 
 def test_out_of_memory_halves_the_token_budget_then_computes_activations_again_then_halves_it_further(
@@ -389,50 +348,10 @@ def test_out_of_memory_halves_the_token_budget_then_computes_activations_again_t
     ]
 
 
-def test_where_a_single_call_does_not_fit_the_update_fails_with_advice(monkeypatch: pytest.MonkeyPatch):
-    trainer = trainer_of(["sft"], budget=512)
-
-    def never(*_: Any, **__: Any) -> Any:
-        raise torch.cuda.OutOfMemoryError
-
-    monkeypatch.setattr(trainer.population, "answers", never)
-    said = "even with gradient checkpointing, and a call has .* tokens; try a max_length below that, or fewer members"
-    with pytest.raises(BoughError, match=said):
-        trainer.update({"sft": SETTINGS["sft"][2]})
-
-
-def test_out_of_memory_halves_the_token_budget_of_an_evaluation_too(
-    alone: dict[str, Trained], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    names = ["sft", "dpo"]
-    trainer = trainer_of(names, budget=80)
-    answers = trainer.population.answers
-
-    def within_memory(row: Any, *args: Any, **options: Any) -> Any:
-        if sum(own.tokens.size for own in row.values()) > 40:
-            raise torch.cuda.OutOfMemoryError
-        return answers(row, *args, **options)
-
-    monkeypatch.setattr(trainer.population, "answers", within_memory)
-    found = trainer.measure({name: SETTINGS[name][2] for name in names})
-    assert trainer.budget == 40 and "trying the evaluation again with token_budget 40" in caplog.text
-    assert [found[name].loss for name in names] == pytest.approx([alone[n][0] for n in names], rel=1e-5)
-    assert trainer.population.policy.training
-
-
-def test_members_that_are_not_named_stay_as_they_are():
-    trainer = trainer_of(["sft", "dpo"])
-    before = flat(trainer.population.members["dpo"].parameters())
-    trainer.update({"sft": SETTINGS["sft"][2]})
-    assert torch.equal(flat(trainer.population.members["dpo"].parameters()), before)
-    assert (trainer.training["sft"].step, trainer.training["dpo"].step) == (1, 0)
-
-
 @pytest.mark.parametrize(
     ("name", "config", "said"),
     [
         ("nobody", SFTConfig(train_file=FILE), "no member named nobody; there are sft"),
-        ("sft", SFTConfig(train_file=FILE, fp16=True), "bf16 instead of fp16"),
         ("sft", DistillConfig(train_file=FILE, teacher="tiny"), "cannot be distilled"),
     ],
 )

@@ -109,20 +109,6 @@ def test_torchrun_with_whole_weights_trains_what_one_process_does(tmp_path: Path
     assert told(tmp_path / "two", "tokens_computed")[-1] > told(tmp_path / "one", "tokens_computed")[-1]
 
 
-def test_programs_get_the_environment_of_the_moment_at_which_they_start(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(warm.ADDRESS, "set after the tests were loaded")
-    assert cpu_environment()[warm.ADDRESS] == "set after the tests were loaded"
-
-
-@pytest.mark.cluster
-def test_a_reference_adapter_is_sharded_too(tmp_path: Path, two: Pair, commands: Commands):
-    alone([*commands.lora, "--max-steps", "2"], tmp_path / "start")
-    arguments = [*commands.lora, "--model", str(tmp_path / "start" / "final"), "--max-steps", "2"]
-    alone(arguments, tmp_path / "one")
-    two.run([*arguments, "--shard", "--output-dir", str(tmp_path / "two")])
-    assert_same(tmp_path / "one", tmp_path / "two")
-
-
 @pytest.mark.cluster
 @pytest.mark.parametrize("kind", ["full", "lora"])
 def test_a_killed_sharded_run_goes_on_alone_and_the_other_way_round(

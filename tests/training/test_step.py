@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from bough.config.run_folder import MetricsFile
-from bough.errors import InputError
 from bough.methods.dpo import DPO, DPOConfig, Preference
 from bough.methods.grpo import GRPO, GRPOConfig
 from bough.methods.sft import SFT, Demonstration, SFTConfig
@@ -109,13 +108,6 @@ def test_parts_that_share_no_row_are_computed_apart(policy: Policy):
     assert sorted(len(rows) for rows in step.connected_rows()) == [1, 1]
 
 
-def test_shared_tokens_are_counted_once(policy: Policy):
-    step = Step(policy, SFT_METHOD, SFT_METHOD.parts(DEMONSTRATION), budget=4096)
-    found = step.run(1.0, None, backward=False)
-    assert found.tokens_raw == sum(len(c.prompt_ids) + len(c.completion_ids) - 1 for c in CALLS)
-    assert found.tokens_computed == 24 + 5 * 2  # the longest history, and two answered tokens of each call
-
-
 def test_no_row_keeps_the_graph_of_the_row_before(policy: Policy, monkeypatch: pytest.MonkeyPatch):
     """A CUDA graph cannot be recorded while a graph of autograd with the same weights is alive."""
     forward, graphs, alive = policy.forward, list[weakref.ref[torch.Tensor]](), list[int]()
@@ -154,7 +146,7 @@ def test_a_guarded_update_changes_nothing_where_it_is_told_so(monkeypatch: pytes
     assert float(updater.optimizer.state[weight]["step"]) == 1.0
 
 
-@pytest.mark.parametrize(("settings", "guarded"), [({"fp16": True}, False), ({"shard": True}, False), ({}, True)])
+@pytest.mark.parametrize(("settings", "guarded"), [({"shard": True}, False), ({}, True)])
 def test_an_update_is_guarded_where_the_optimizer_is_fused_alone(
     settings: dict[str, bool], guarded: bool, monkeypatch: pytest.MonkeyPatch
 ):
@@ -163,15 +155,6 @@ def test_an_update_is_guarded_where_the_optimizer_is_fused_alone(
     adamw = torch.optim.AdamW
     monkeypatch.setattr(torch.optim, "AdamW", lambda groups, lr, fused: adamw(groups, lr=lr, fused=True))
     assert Updater(policy, config).guarded == guarded
-
-
-def test_gradients_may_overflow_down_to_a_loss_scale_of_one():
-    policy = Single(nn.Parameter(torch.ones(2, 2)))
-    scaled = Updater(policy, SFTConfig(train_file=Path("a"), fp16=True))
-    for scale, may in ((65536.0, True), (1.0, True), (0.5, False)):
-        scaled.scaler.load_state_dict(scaled.scaler.state_dict() | {"scale": scale})
-        assert scaled.may_overflow == may
-    assert not Updater(policy, SFTConfig(train_file=Path("a"))).may_overflow
 
 
 class Single(nn.Module):
@@ -213,18 +196,3 @@ def test_a_batch_that_was_packed_for_another_budget_is_packed_again(tmp_path: Pa
     assert isinstance(later, PackedBatch) and later.budget == 512 and budgets == [512]
     found._step(later)
     assert budgets == [512, 256]
-
-
-def test_a_batch_that_cannot_be_packed_fails_at_its_own_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    found = trainer(tmp_path)
-    batch = found.source.batch
-
-    def broken(step: int) -> Any:
-        if step == 1:
-            raise InputError("token ids beyond the vocabulary")
-        return batch(step)
-
-    monkeypatch.setattr(found.source, "batch", broken)
-    with pytest.raises(InputError, match="beyond the vocabulary"):
-        found.train()
-    assert found.counters.step == 1 and len(losses(tmp_path)) == 1

@@ -25,10 +25,6 @@ def test_the_budget_is_what_fits_into_the_share_of_what_the_weights_leave():
     assert budget_for(SMOLLM2, 24 * GIB, lora_r=None, weight_bytes=18) == expected == 14_336
 
 
-def test_a_large_gpu_reads_as_much_as_pays():
-    assert budget_for(SMOLLM2, 139 * GIB, lora_r=None, weight_bytes=18) == MOST
-
-
 def test_a_small_gpu_reads_at_least_a_few_calls():
     assert budget_for(QWEN3_4B, 16 * GIB, lora_r=None, weight_bytes=18) == LEAST
 
@@ -51,16 +47,6 @@ def test_beside_a_sampler_training_takes_what_its_budget_was_chosen_for():
     assert training_bytes(outline, 6000, adapter=False) == 10_000 * token
     assert training_bytes(outline, 6000, adapter=True) > 10_000 * token
     assert training_bytes(outline, 6000, adapter=False, gradient_checkpointing=True) < 10_000 * token
-
-
-def test_the_shape_is_read_from_the_model():
-    outline = load_outline("tiny")
-    shape = Shape.of(outline)
-    config = outline.config
-    assert (shape.layers, shape.hidden, shape.inner) == (
-        config.num_hidden_layers, config.hidden_size, config.intermediate_size
-    )  # fmt: skip
-    assert shape.parameters == sum(parameter.numel() for parameter in outline.parameters()) > 0
 
 
 class OnGpu(Processes):
@@ -93,14 +79,6 @@ def test_passes_that_are_recorded_leave_room_for_as_many_that_are_not(monkeypatc
         choose_budget(SFTConfig(train_file="x", model="tiny", cuda_graphs=graphs), OnGpu()) for graphs in (False, True)
     )
     assert plain - 2048 <= 2 * recorded <= plain and LEAST < plain < MOST
-
-
-def test_a_process_with_a_part_of_the_gpu_counts_on_no_more(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    pretend(monkeypatch, free=60, part=0.25)
-    choose_budget(SFTConfig(train_file="x", model="tiny"), OnGpu())
-    assert caplog.messages == ["token_budget: 65536 (20 GiB of GPU memory are free)."]
 
 
 def test_a_run_keeps_the_budget_that_was_chosen_when_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-import bough
 from bough.errors import InputError
 from bough.files import locked
 from bough.policy.processes import Processes
@@ -93,11 +92,6 @@ def test_tensorboard_keeps_numbers_in_the_run_folder(tmp_path: Path):
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 2.5), (2, 1.5)]
 
 
-def test_none_is_no_trouble(tmp_path: Path):
-    with Trackers([], tmp_path, None, {"a": 1}) as trackers:
-        trackers.log({"step": 1, "loss": 1.0})
-
-
 def test_a_tracker_that_is_not_installed_is_an_input_error_before_any_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -181,19 +175,3 @@ def test_a_tracker_that_cannot_be_opened_is_said_once_and_the_others_get_everyth
         assert one.logged == [1, 2] and one.calls == 4  # the settings, two steps, the end
     said = "wandb cannot be opened: no network. The run continues without it; all numbers are in metrics.jsonl."
     assert [record.getMessage() for record in caplog.records] == [said]
-
-
-def test_a_training_stage_is_complete_without_a_database_that_is_locked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    mlflow = pytest.importorskip("mlflow", reason="the mlflow extra is not installed")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-
-    def locked_database(name: str) -> None:
-        raise mlflow.MlflowException("database is locked")
-
-    monkeypatch.setattr(mlflow, "get_experiment_by_name", locked_database)
-    pairs = Path(__file__).parents[2] / "examples/household-pairs.jsonl"
-    trained = bough.dpo("tiny", pairs, output_dir=tmp_path / "run", max_steps=1, report_to=["mlflow"])
-    assert trained.path.is_dir() and (tmp_path / "run/metrics.jsonl").read_text().count("\n") == 1
-    assert caplog.text.count("mlflow cannot be opened: database is locked. The run continues without it") == 1

@@ -122,17 +122,6 @@ def test_another_shape_is_an_error_unless_it_may_be_merged(tmp_path: Path, capsy
     assert json.loads((tmp_path / "dpo" / "final" / "adapter_config.json").read_text())["r"] == 12
 
 
-def test_only_what_is_asked_of_a_start_adapter_changes(tmp_path: Path):
-    layers = ["--lora-target-modules", "q_proj", "v_proj", "--lora-alpha", "24"]
-    train("sft", EPISODES, tmp_path / "a", "--max-steps", "1", *layers)
-    common = ["--train-file", str(EPISODES), "--max-steps", "1", "--output-dir"]
-    model = ["--model", str(tmp_path / "a" / "final")]
-    for name, more in (("b", ["--lora-dropout", "0.25"]), ("c", ["--merge-lora", "--lora-r", "12"])):
-        assert main(["sft", *common, str(tmp_path / name), *model, *more]) == 0
-    assert used(tmp_path / "b") == told(tmp_path / "b") == (8, 24, 0.25, ["q_proj", "v_proj"])
-    assert used(tmp_path / "c") == told(tmp_path / "c") == (12, 24, 0.0, ["q_proj", "v_proj"])
-
-
 def used(run: Path) -> tuple[int, int, float, list[str]]:
     config = json.loads((run / "final" / "adapter_config.json").read_text())
     return config["r"], config["lora_alpha"], config["lora_dropout"], config["target_modules"]
@@ -170,13 +159,6 @@ def cut(run: Path, step: int) -> None:
     for path in (run / "checkpoints").iterdir():
         if int(path.name.removeprefix("step-")) > step:
             shutil.rmtree(path)
-
-
-def test_a_precomputed_reference_gives_the_same_run(tmp_path: Path):
-    for name, more in (("beside", []), ("before", ["--precompute-reference"])):
-        train("dpo", SAMPLES / "roundwise_dpo.jsonl", tmp_path / name, "--max-steps", "4", *more)
-    one, two = (load_file(tmp_path / name / "final" / "adapter_model.safetensors") for name in ("beside", "before"))
-    assert all(torch.allclose(one[key], two[key], atol=1e-4) for key in one)
 
 
 def shortest_episode(folder: Path) -> Path:
@@ -224,20 +206,6 @@ def test_held_out_loss_stops_a_run_early_and_keeps_the_best(tmp_path: Path):
     assert lines[-1]["step"] < 60
     assert min(losses) == losses[-3]
     assert (run / "best" / "adapter_model.safetensors").exists()
-
-
-@pytest.mark.parametrize(
-    ("verb", "file", "said"),
-    [
-        ("dpo", "household.jsonl", "household.jsonl:1: this is a trajectory; DPO learns from pairs"),
-        ("sft", "household-pairs.jsonl", "household-pairs.jsonl:1: this is a pair; SFT learns from trajectories"),
-        ("grpo", "household.jsonl", "household.jsonl:1: this is a trajectory; GRPO learns from groups"),
-        ("sft", "none.jsonl", "none.jsonl: there is no such file"),
-    ],
-)
-def test_the_wrong_data_is_named(verb: str, file: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert main([verb, "--train-file", str(EXAMPLES / file), "--output-dir", str(tmp_path / "run"), *FAST]) == 2
-    assert said in capsys.readouterr().err
 
 
 def test_bad_rows_stop_before_training_or_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -306,27 +274,6 @@ def test_going_on_with_other_settings_is_said(tmp_path: Path, caplog: pytest.Log
     assert main([*command, "--max-steps", "3", "--resume"]) == 0
     assert "max_steps 2 → 3" in caplog.text
     assert MetricsFile.read(run / "metrics.jsonl")[-1]["step"] == 3
-
-
-def test_other_settings_are_said_where_there_is_no_checkpoint_yet(
-    tmp_path: Path, one_step: Path, caplog: pytest.LogCaptureFixture
-):
-    run = Path(shutil.copytree(one_step, tmp_path / "run"))
-    shutil.rmtree(run / "checkpoints")
-    train("sft", EPISODES, run, "--max-steps", "1", "--seed", "7", "--resume")
-    assert "has no checkpoint yet" in caplog.text and "seed 42 → 7" in caplog.text
-
-
-def test_a_finished_run_goes_on_from_its_last_step(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    run, weights = tmp_path / "run", tmp_path / "run" / "final" / "adapter_model.safetensors"
-    train("sft", EPISODES, run, "--max-steps", "2")
-    finished = weights.read_bytes()
-    train("sft", EPISODES, run, "--max-steps", "2", "--resume")
-    assert "2 steps are done already" in caplog.text
-    assert weights.read_bytes() == finished
-    lines = train("sft", EPISODES, run, "--max-steps", "3", "--resume")
-    assert "Resuming from step 2." in caplog.text and [line["step"] for line in lines] == [1, 2, 3]
-    assert weights.read_bytes() != finished
 
 
 def test_a_run_goes_on_with_the_adapter_it_has_and_may_change_its_dropout(
@@ -407,15 +354,6 @@ def test_other_examples_than_the_run_began_with_are_refused(tmp_path: Path, caps
     assert resume("sft", tmp_path / "run", "--train-file", str(tmp_path / "b.jsonl"), "--max-steps", "2") == 0
 
 
-def test_settings_that_make_other_calls_of_the_same_data_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    file = shortest_episode(tmp_path)
-    train("sft", file, tmp_path / "run", "--max-steps", "1")
-    assert resume("sft", tmp_path / "run", "--train-file", str(file), "--max-steps", "2", "--max-length", "600") == 2
-    assert "a setting that they depend on (--model, --chat-template, --max-length" in capsys.readouterr().err
-
-
 def test_other_held_out_data_starts_a_new_best(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     run = tmp_path / "run"
     more = ["--eval-steps", "1", "--eval-file"]
@@ -434,22 +372,6 @@ def test_a_run_without_its_origin_is_refused(tmp_path: Path, one_step: Path, cap
         assert "origin.json is missing or damaged" in capsys.readouterr().err
 
 
-def test_precomputed_log_probabilities_are_those_of_the_weights_that_are_there(tmp_path: Path, one_step: Path):
-    """A start adapter that was trained again under its name, and a run that starts again in the same folder."""
-    start, run = tmp_path / "sft" / "final", tmp_path / "dpo"
-    dpo = ["dpo", "--train-file", str(PAIRS), "--model", str(start), *FAST[2:]]
-    dpo += ["--output-dir", str(run), "--max-steps", "1", "--precompute-reference", "--resume"]
-    shutil.copytree(one_step, tmp_path / "sft")
-    for again in (False, True):
-        if again:
-            train("sft", EPISODES, tmp_path / "sft", "--max-steps", "2", "--overwrite")
-        assert main(dpo) == 0
-        # Policy and reference are the same: a reference of other weights would show here.
-        assert MetricsFile.read(run / "metrics.jsonl")[0]["loss"] == pytest.approx(math.log(2), abs=1e-4)
-        shutil.rmtree(run / "checkpoints")  # as if it had been killed before the first
-    assert len(list((run / "cache").glob("reference-*.safetensors"))) == 2
-
-
 def test_a_damaged_checkpoint_is_named_and_the_one_before_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = tmp_path / "run"
     train("sft", EPISODES, run, "--max-steps", "2", "--save-steps", "1")
@@ -460,7 +382,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_resumes(tmp_path: Path
     more = ["--train-file", str(EPISODES), "--max-steps", "2", "--save-steps", "1"]
     assert resume("sft", run, *more) == 2
     said = capsys.readouterr().err
-    assert f"{newest} is damaged: weights/adapter_config.json has " in said and "from step 1" in said
+    assert f"{newest} is damaged: weights/adapter_config.json is not" in said and "from step 1" in said
     shutil.rmtree(newest)
     assert resume("sft", run, *more) == 0
     assert (run / "final" / "adapter_model.safetensors").read_bytes() == whole
@@ -481,17 +403,6 @@ def test_calls_beyond_the_models_context_are_dropped_and_named(tmp_path: Path, c
     assert f"dropped 1 call longer than the model's context of {CONTEXT} tokens (too_long)" in caplog.text
 
 
-def test_a_gradient_that_is_not_finite_ends_the_run_with_nothing_saved(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    # The loss of the first step is log 2 whatever beta is; its gradient grows with beta, past what float32 holds.
-    pairs = ["--train-file", str(PAIRS), "--beta", "1e38"]
-    assert main(["dpo", "--output-dir", str(tmp_path / "run"), *FAST, *pairs, "--max-steps", "3"]) == 1
-    assert "the loss of step 1 is finite, but its gradient norm is" in capsys.readouterr().err
-    assert (tmp_path / "run" / "bad-batch-1.jsonl").exists()
-    assert not (tmp_path / "run" / "final").exists() and not (tmp_path / "run" / "checkpoints").exists()
-
-
 def test_a_folder_in_which_another_process_trains_is_refused(
     tmp_path: Path, one_step: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -503,30 +414,3 @@ def test_a_folder_in_which_another_process_trains_is_refused(
             assert main([*command, *how]) == 2
             assert f"{run} is in use: another process is training there" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
-
-
-def test_a_tracker_that_breaks_does_not_stop_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    class Broken:
-        def store_init_configuration(self, values: Any) -> None: ...
-
-        def log(self, values: Any, step: int) -> None:
-            raise ConnectionError("the server is gone")
-
-        def finish(self) -> None:
-            raise ConnectionError("the server is still gone")
-
-    monkeypatch.setattr("bough.training.trackers._start", lambda *_: Broken())
-    more = ["--max-steps", "2", "--report-to", "mlflow"]
-    lines = train("sft", EPISODES, tmp_path / "run", *more)
-    assert [line["step"] for line in lines] == [1, 2] and (tmp_path / "run" / "final").is_dir()
-    assert caplog.text.count("mlflow failed: the server is gone") == 1
-
-
-def test_a_divergence_that_is_not_measured_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    run = ["--output-dir", str(tmp_path), *FAST, "--max-steps", "1", "--group-size", "4", "--max-new-tokens", "8"]
-    command = ["grpo", "--environment", "tests.online.letters:Letters", *run, "--batch-size", "2", "--no-use-lora"]
-    assert main(command) == 0
-    assert "--watch-kl is off: without --use-lora" in caplog.text
-    assert "start_kl" not in MetricsFile.read(tmp_path / "metrics.jsonl")[0]

@@ -68,12 +68,6 @@ def test_a_block_mask_says_the_same_as_the_dense_one(seed, sight):
     assert torch.equal(expanded(block_mask(end, position, sight)), dense)
 
 
-def test_whole_blocks_are_told_apart_from_those_to_look_into():
-    end, position = random_row(0)  # a trunk of three blocks below which everything hangs
-    mask = block_mask(end, position, Sight())
-    assert mask.full_kv_num_blocks[0, 0].tolist() == [0, 1, 2, 3, 0, 0]
-
-
 def listed(counts: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     """A list of blocks of keys for each block of queries as a table of true and false."""
     table = torch.zeros(indices.shape[2:], dtype=torch.bool)

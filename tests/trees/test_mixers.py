@@ -142,12 +142,6 @@ def test_a_mixer_beside_unknown_state_is_not_enough():
     assert branching_obstacle(model) == "it has layers of kind conv"
 
 
-def test_a_window_that_the_model_never_looks_at_is_none():
-    model = make("llama")
-    model.config.sliding_window = 2
-    assert layer_sights(model.model) == {"full_attention": Sight()}
-
-
 def test_a_sight_begins_at_a_position():
     positions = torch.arange(5)
     assert Sight(window=3).since(positions).tolist() == [-2, -1, 0, 1, 2]  # the token itself and two before it
@@ -239,25 +233,6 @@ def test_plain_rows_are_trained_with_another_kernel_where_fla_refuses_its_own(mo
     assert not asked
 
 
-def test_the_kernel_of_plain_rows_starts_from_a_state_in_float32(monkeypatch):
-    states, asked = [], []
-
-    def kernel_of_states(q, *_, initial_state, output_final_state, use_qk_l2norm_in_kernel, **__):
-        states.append(initial_state)
-        asked.append((output_final_state, use_qk_l2norm_in_kernel))
-        return q, initial_state
-
-    monkeypatch.setattr(delta_net, "fla_kernel", lambda *_: kernel_of_states)
-    one = torch.ones(1, 2, 1, 4, dtype=torch.bfloat16)
-    delta_net.row_delta_rule(one, one, one, g=one[..., 0], beta=one[..., 0], initial_state=one[:, :1, :, :, None])
-    delta_net.row_delta_rule(one, one, one, g=one[..., 0], beta=one[..., 0])
-    assert states[0].dtype == torch.float32 and states[1] is None
-    wanted = {"output_final_state": True, "use_qk_l2norm_in_kernel": True}
-    delta_net.row_delta_rule(one, one, one, g=one[..., 0], beta=one[..., 0], **wanted)
-    # The final state and normalised queries and keys are for those who ask, as in transformers' own rule.
-    assert asked == [(False, False), (False, False), (True, True)]
-
-
 @pytest.mark.parametrize("refused", [False, True])
 def test_kernels_with_a_gate_per_head_are_replaced_where_they_are_refused(refused, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda _: True))
@@ -293,22 +268,6 @@ def test_short_segments_are_computed_in_short_chunks(length, chunk):
     dt, options = asked.pop()
     assert torch.equal(dt, (gate - 0.5).clamp(min=0)), "time steps are given, and at least 0"
     assert options == {"chunk_size": chunk, "D": None, "initial_states": None, "return_final_states": True}
-
-
-@pytest.mark.parametrize(("length", "chunk"), [(1, 16), (16, 16), (17, 32), (70, 64)])
-def test_no_chunk_is_shorter_than_a_gpus_kernel_can_multiply(length, chunk, monkeypatch):
-    monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda _: True))
-    monkeypatch.setattr(mamba2, "fla_kernel", lambda *_: None)
-    branching = Branching(np.arange(-1, length - 1), torch.device("cpu"))
-    asked = []
-
-    def scan(x, *_, chunk_size, **__):
-        asked.append(chunk_size)
-        return x, x[:, 0]
-
-    x, gate = torch.rand(1, length, 2, 3), torch.rand(1, length, 2)
-    mamba2.tree_scan(branching, scan, x, gate, torch.ones(2), x, x, chunk_size=64)
-    assert asked == [chunk]
 
 
 def test_a_cpu_and_a_missing_package_have_no_kernel(monkeypatch):

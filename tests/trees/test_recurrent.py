@@ -3,13 +3,12 @@
 import itertools
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bough.trees.build import TokenTree
-from bough.trees.recurrent import Batch, Branching, TwoPass, odd_windows, segments_by_level, tree_convolution
+from bough.trees.recurrent import Branching, TwoPass, odd_windows, segments_by_level, tree_convolution
 from tests.trees.samples import call_sets
 
 CPU = torch.device("cpu")
@@ -131,14 +130,6 @@ def test_states_and_gradients_are_those_of_each_path(parent_L):
         torch.testing.assert_close(found_of.grad, expected_of.grad)
 
 
-def test_padding_is_taken_out_again_where_nodes_have_several_numbers():
-    nodes_M = torch.arange(10.0).view(5, 2)
-    batch = Batch(num_segments=2, longest=3, slots_M=torch.tensor([0, 1, 2, 3, 4]))
-    padded_SN = batch.padded(nodes_M)
-    assert padded_SN.shape == (2, 3, 2) and padded_SN[1, 2].tolist() == [0.0, 0.0]
-    assert torch.equal(batch.unpadded(padded_SN), nodes_M)
-
-
 def outer_products(inputs, before_S, bounds, bounds_on_cpu):
     """state = gate * state (1 - beta k k') + beta k v': linear in the state, with keys and values of different size."""
     assert bounds.tolist() == bounds_on_cpu.tolist()
@@ -187,23 +178,6 @@ def test_two_passes_give_what_one_launch_for_each_level_gives(parent_L, sizes):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
 
-def test_only_deep_trees_are_computed_in_two_passes():
-    deep, wide = np.array([-1, 0, 0, 1, 1, 3, 3]), np.array([-1, 0, 0, 1, 1])
-    inputs = [torch.rand(7, 1, size) for size in (2, 2, 2)] + [torch.rand(7, 1)]
-    launches = []
-
-    def step(inputs, before_S, bounds, bounds_on_cpu):
-        launches.append(before_S is None)
-        before_S = torch.zeros(len(bounds) - 1, 1, 2, 2) if before_S is None else before_S
-        return outer_products(inputs, before_S, bounds, bounds_on_cpu)
-
-    Branching(deep, CPU).linear_scan(inputs, step)
-    assert launches == [False, False], "the first pass has its own states"
-    launches.clear()
-    Branching(wide, CPU).linear_scan([each[:5] for each in inputs], step)
-    assert launches == [True, False, False], "one launch for each level"
-
-
 def test_every_batch_of_a_level_starts_from_its_own_parents():
     #  0 ─┬─ 1 … 8       10 ─┬─ 11
     #     └─ 9               └─ 12
@@ -236,13 +210,6 @@ def test_a_convolution_reads_ancestors(parent_L):
             ancestor = parent_L[ancestor]
         expected = convolve(x_CL[None, :, path], weight, bias, activation="tanh")[0, :, -1]
         torch.testing.assert_close(found[:, node], expected)
-
-
-@pytest.mark.parametrize("size", [1, 4])
-def test_a_row_without_forks_is_the_rows_own_convolution(size):
-    x, weight = torch.randn(1, 2, 9), torch.randn(2, size)
-    found = tree_convolution(Branching(np.arange(-1, 8), CPU), convolve, x, weight)
-    assert torch.equal(found, convolve(x, weight))
 
 
 def test_no_state_crosses_from_one_tree_to_the_next():

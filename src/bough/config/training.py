@@ -128,9 +128,6 @@ class MachineConfig(Config):
         f"(default: from the model and the free GPU memory; {BUDGET_ON_CPU} on a CPU)",
     )
     bf16: bool | None = Field(None, description="compute in bfloat16 (default: yes on a GPU, no on a CPU)")
-    fp16: bool = Field(
-        False, description="compute in float16, for GPUs without bfloat16; steps that overflow are skipped"
-    )
     shard: bool = Field(False, description="shard the weights over the processes of accelerate launch (FSDP2)")
     gradient_checkpointing: bool = Field(False, description="recompute activations instead of keeping them")
     attention: Literal["auto", "flex", "sdpa"] = Field("auto", description="attention kernel for token trees")

@@ -239,7 +239,6 @@ def state_call_advantages(
     normalise: bool = True,
     discount: float = 0.95,
     attempt_weight: float = 1.0,
-    state_weight: float = 1.0,
 ) -> list[list[float | None]]:
     """An advantage for every turn of every attempt; None where it was not scored.
 
@@ -257,21 +256,16 @@ def state_call_advantages(
         if of_attempt is None or of_steps is None:
             found.append([None] * len(attempt.turns))
             continue
-        steps, replayed = iter(of_steps), _num_replayed(attempt)
-        own = [next(steps) if turn.prompt is None else 0.0 for turn in attempt.turns[replayed:]]
-        own = [0.0] * replayed + own
-        found.append([attempt_weight * of_attempt + state_weight * value for value in own])
+        steps = iter(of_steps)
+        own = [next(steps) if turn.prompt is None else 0.0 for turn in attempt.turns]
+        found.append([attempt_weight * of_attempt + value for value in own])
     if not any(chain.from_iterable(found)):
         raise RowError("zero_variance", "neither the attempts' rewards nor the steps from any state differ")
     return found
 
 
 def attempt_steps(attempt: Trajectory, outcome: float | None) -> Steps:
-    """The steps of an attempt; None if it was not scored. Turns with a prompt of their own are not steps.
-
-    Nor are turns that were replayed to start in the middle of an episode: the policy did not choose them, and
-    every attempt has them, so that they would outweigh its own steps in a state that it comes back to.
-    """
+    """The steps of an attempt; None if it was not scored. Turns with a prompt of their own are not steps."""
     rewards = turn_rewards(attempt, outcome)
     if outcome is None:
         return None
@@ -287,12 +281,7 @@ def attempt_steps(attempt: Trajectory, outcome: float | None) -> Steps:
             pending = 0.0
     if steps and pending:
         steps[-1] = steps[-1]._replace(reward=steps[-1].reward + pending)
-    return steps[sum(turn.prompt is None for turn in attempt.turns[: _num_replayed(attempt)]) :]
-
-
-def _num_replayed(attempt: Trajectory) -> int:
-    count = attempt.info.get("replayed_turns")
-    return min(max(count, 0), len(attempt.turns)) if isinstance(count, int) else 0
+    return steps
 
 
 def _states(attempt: Trajectory) -> Iterator[str]:

@@ -465,8 +465,8 @@ def trained_by(config: EvolveConfig, own: Mapping[str, Any]) -> TrainingConfig:
     problem = ""
     if not lora.enabled or lora.qlora or lora.experts or lora.merge:
         problem = "members are plain LoRA adapters: use_lora must be on, qlora, lora_experts and merge_lora off"
-    elif machine.fp16 or machine.shard or machine.compile:
-        problem = "fp16, shard and compile cannot be used with a population"
+    elif machine.shard or machine.compile:
+        problem = "shard and compile cannot be used with a population"
     elif isinstance(made, DPOConfig) and made.loss_type == "kto":
         problem = "loss_type kto cannot be evolved: its records are compared with each other, not one by one"
     if problem:

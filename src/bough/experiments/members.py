@@ -32,7 +32,7 @@ from bough.policy.head import coefficient
 from bough.policy.load import base_and_adapter, load_model
 from bough.policy.policy import Policy
 from bough.policy.population import Population
-from bough.policy.processes import Processes, return_freed_memory
+from bough.policy.processes import Processes
 from bough.training.method import Example, Loss, Method
 from bough.training.optimizer import OptimizerState
 from bough.training.plan import PlannedSource, choose_budget, training_bytes
@@ -118,8 +118,6 @@ def _population(base: TrainingConfig, device: torch.device) -> Population:
     model = load_model(base_and_adapter(base.model)[0], dtype=autocast or torch.float32, device=device, quantize=False)
     if base.machine.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        if device.type == "cpu":
-            return_freed_memory()
     policy = Policy(model, attention=base.machine.attention, autocast=autocast, device=device)
     if weight := coefficient(policy.decoder, base.optimizer.router_aux_loss_coef):
         raise InputError(

@@ -11,7 +11,7 @@ and a line that makes it a command:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -165,46 +165,38 @@ def _run(work: Train, config: ReportConfig) -> int:
     if not Processes().first:
         return 0
     lines = MetricsFile.read(trained.weights.parent / "metrics.jsonl")
-    changes = {name: change for name in ("loss", *COMPARED) if (change := Change.of(name, lines)) is not None}
+    values_of = {name: [line[name] for line in lines if line.get(name) is not None] for name in ("loss", *COMPARED)}
+    logged = {name: values for name, values in values_of.items() if values}
+    sampling, counters = _sampling(lines), trained.counters
     if config.as_json:
-        console.print_json(_json(trained, changes, _sampling(lines)))
-    else:
-        _print(trained, changes, _sampling(lines))
-    return 0
-
-
-@dataclass(frozen=True)
-class Change:
-    """A metric's first and last value in a run, and its lowest."""
-
-    first: float
-    last: float
-    lowest: float
-
-    @classmethod
-    def of(cls, name: str, lines: list[dict[str, Any]]) -> Change | None:
-        """The change of a metric over the logged lines; None where it was never measured."""
-        values = [line[name] for line in lines if line.get(name) is not None]
-        return cls(values[0], values[-1], min(values)) if values else None
-
-
-def _print(trained: Trained, changes: dict[str, Change], sampling: dict[str, float]) -> None:
-    from bough.terminal import console
-
-    counters, out = trained.counters, console.out()
-    if loss := changes.get("loss"):
-        out.print(f"loss {loss.first:.4g} → {loss.last:.4g} in {plural(counters.step, 'step')}")
-    for name, shown in COMPARED.items():
-        if change := changes.get(name):
-            lowest = f" (lowest {change.lowest:.4g})" if name == "eval_loss" and change.lowest < change.last else ""
-            digits = 4 if name == "eval_loss" else 3
-            out.print(f"{shown} {change.first:.{digits}g} → {change.last:.{digits}g}{lowest}")
+        report = {
+            "weights": str(trained.weights),
+            "steps": counters.step,
+            "metrics": {name: {"first": values[0], "last": values[-1]} for name, values in logged.items()},
+            "best_eval_loss": counters.best_loss,
+            "tokens_trained": counters.tokens_trained,
+            "tokens_computed": counters.tokens_computed,
+            "tokens_without_sharing": counters.tokens_raw,
+            "ledgers": trained.ledgers,
+        }
+        console.print_json(report | ({"sampling": sampling} if sampling else {}))
+        return 0
+    out = console.out()
+    for name, values in logged.items():
+        first, last, digits, shown, end = values[0], values[-1], 3, COMPARED.get(name, name), ""
+        if name == "loss":
+            digits, end = 4, f" in {plural(counters.step, 'step')}"
+        elif name == "eval_loss":
+            lowest = min(values)
+            digits, end = 4, f" (lowest {lowest:.4g})" if lowest < last else ""
+        out.print(f"{shown} {first:.{digits}g} → {last:.{digits}g}{end}")
     for line in _sampling_lines(sampling):
         out.print(line)
     shared = counters.tokens_raw / max(1, counters.tokens_computed)
     computed = f"{counters.tokens_computed:,} computed, {shared:.1f}× fewer than without sharing"
     out.print(f"{plural(counters.tokens_trained, 'token')} trained; {computed}")
     out.print(f"weights in {trained.weights}", markup=False)
+    return 0
 
 
 def _sampling(lines: list[dict[str, Any]]) -> dict[str, float]:
@@ -245,17 +237,3 @@ def _sampling_lines(sampling: dict[str, float]) -> Iterator[str]:
         )
     if sampling["calls_off_policy"]:
         yield f"{plural(sampling['calls_off_policy'], 'call')} sampled with top_p, top_k or min_p: slightly off-policy"
-
-
-def _json(trained: Trained, changes: dict[str, Change], sampling: dict[str, float]) -> dict[str, Any]:
-    counters = trained.counters
-    return {
-        "weights": str(trained.weights),
-        "steps": counters.step,
-        "metrics": {name: {"first": change.first, "last": change.last} for name, change in changes.items()},
-        "best_eval_loss": counters.best_loss,
-        "tokens_trained": counters.tokens_trained,
-        "tokens_computed": counters.tokens_computed,
-        "tokens_without_sharing": counters.tokens_raw,
-        "ledgers": trained.ledgers,
-    } | ({"sampling": sampling} if sampling else {})

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import JsonValue, ValidationError
 
@@ -31,18 +31,10 @@ from bough.engines.base import Answer, Chat, ContextFullError, EngineError
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.environments.isolated import Isolated
 from bough.environments.registry import OwnAgent
-from bough.environments.replay import ReplayError, replay
 from bough.environments.tools import raised_in
 from bough.rollouts.agents import NO_EXPERT, Agent, NoAdviceError
 from bough.rollouts.own_agent import play_own
-from bough.types import Message, Task, Trajectory, Turn, conversation
-
-
-class Replayed(NamedTuple):
-    """The first `turns` turns of a recorded episode, which has more."""
-
-    record: Trajectory
-    turns: int
+from bough.types import Message, Task, Trajectory, Turn
 
 
 @dataclass
@@ -63,8 +55,6 @@ class Episode:
     num_completion_tokens: int = 0
     # The environment's name of its state now.
     state: str | None = None
-    # Turns of a recorded episode that were replayed to get here.
-    num_replayed: int = 0
     # How often tools raised, by what raised where.
     raised: Counter[str] = field(default_factory=Counter)
 
@@ -74,14 +64,6 @@ class Episode:
         self.start, self.tools = list(observation.messages), list(observation.tools)
         self.messages += self.start
         self._look(observation)
-
-    def resume(self, replayed: Replayed) -> None:
-        """Begins where a recorded episode was: its turns so far are context and are not trained."""
-        record, count = replayed
-        self.start, self.tools, self.num_replayed = record.start, record.tools, count
-        self.turns = [turn.model_copy(update={"trained": False, "call": None}) for turn in record.turns[:count]]
-        self.messages = conversation(self.start, self.turns)
-        self.state = record.turns[count].state
 
     def take(self, answer: Answer, observation: Observation) -> None:
         try:
@@ -124,8 +106,6 @@ class Episode:
             "prompt_tokens": self.num_prompt_tokens,
             "completion_tokens": self.num_completion_tokens,
         }
-        if self.num_replayed:
-            info["replayed_turns"] = self.num_replayed
         if self.raised:
             info["tools_raised"] = dict(self.raised)
         try:
@@ -152,13 +132,11 @@ async def play(
     id: str,
     seed: int,
     limits: LimitsConfig,
-    replayed: Replayed | None = None,
     episode: str | None = None,
 ) -> tuple[Trajectory, list[tuple[int, bytes]]]:
     """Plays one episode; returns its record and the images of its observations, each with its turn.
 
-    `replayed`: begin in the middle of a recorded episode of the task. `episode` is its name in the engine, by
-    default its id.
+    `episode` is its name in the engine, by default its id.
 
     Raises EnvironmentFailedError or EngineError if environment or engine failed: that says nothing
     about the agent, and the episode may be played again.
@@ -170,11 +148,7 @@ async def play(
     environment = Isolated(environment_class, task, step_timeout_s=limits.step_timeout_s)
     chat: Chat | None = None
     try:
-        if replayed is None:
-            record.begin(await environment.start())
-        else:
-            await replay(lambda _: environment, *replayed)
-            record.resume(replayed)
+        record.begin(await environment.start())
         chat = agent.enter(environment, episode=episode or id, seed=seed)
         async with asyncio.timeout(limits.episode_timeout_s) as clock:
             await _turns(record, environment, chat, limits)
@@ -182,8 +156,6 @@ async def play(
         if not clock.expired():
             raise EngineError(f"the answer raised {type(error).__name__}: {error}") from error
         record.stop = "episode_timeout"
-    except ReplayError as error:
-        raise EnvironmentFailedError(f"a recorded episode cannot be replayed: {error}") from error
     except ContextFullError:
         record.stop = "context_full"
     except NoAdviceError:

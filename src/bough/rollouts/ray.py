@@ -16,7 +16,6 @@ from typing import Any
 
 from bough.config.groups import ADDRESS, AUTO, ClusterConfig
 from bough.errors import BoughError, InputError
-from bough.event_loop import REPLACED
 from bough.ledger import plural
 from bough.terminal import console
 
@@ -45,31 +44,12 @@ def connected(config: ClusterConfig) -> Iterator[None]:
     console.announce("connecting to Ray, or starting it here" if auto else f"connecting to Ray at {config.address}")
     usual = signal.getsignal(signal.SIGTERM)
     _connect(ray, config.address)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, usual)  # Ray's handler only exits; a run in training saves a checkpoint first
     try:
-        with _exiting_by(signal.getsignal(signal.SIGTERM), usual):
-            yield
+        yield
     finally:
         ray.shutdown()
-
-
-@contextmanager
-def _exiting_by(handler: Any, usual: Any) -> Iterator[None]:
-    """Ray has put its handler of SIGTERM, which only exits, in place of the usual one.
-
-    A run in training may replace it, to save a checkpoint first, and it ends with the connection.
-    """
-    if handler is usual or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    replaced = REPLACED[signal.SIGTERM]
-    before = list(replaced)
-    if usual in replaced:
-        replaced.append(handler)
-    try:
-        yield
-    finally:
-        replaced[:] = before
-        signal.signal(signal.SIGTERM, usual)
 
 
 def import_ray() -> Any:

@@ -14,7 +14,7 @@ from bough.environments.base import Environment
 from bough.environments.tasks import first_tasks, tasks_of
 from bough.files import derived_seed
 from bough.rollouts.agents import Agent
-from bough.rollouts.episode import Replayed, play
+from bough.rollouts.episode import play
 from bough.terminal import console
 from bough.types import Task, Trajectory
 
@@ -55,13 +55,12 @@ class LocalRunner:
             episode=episode,
             seed=attempt.seed,
             limits=self.limits,
-            replayed=attempt.replayed,
         )
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One episode to be played, from its beginning or from a recorded state.
+    """One episode to be played.
 
     `temperature` is what to sample at, where the attempts at a task differ in it.
     """
@@ -69,7 +68,6 @@ class Attempt:
     id: str
     task: Task
     seed: int
-    replayed: Replayed | None = None
     temperature: float | None = None
 
 

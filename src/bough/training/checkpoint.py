@@ -66,15 +66,12 @@ class Checkpoint:
         """InputError where a file is not what it was when it was saved."""
         for name, (size, digest) in self._files().items():
             file = self.path / name
-            try:
-                if not file.is_file():
-                    raise self.damaged(f"{name} is {'not a file' if file.exists() else 'missing'}")
-                if file.stat().st_size != size:
-                    raise self.damaged(f"{name} has {file.stat().st_size} bytes; {size} were saved")
-                if file_digest(file) != digest:
-                    raise self.damaged(f"the content of {name} is not what was saved")
-            except OSError as error:
-                raise self.damaged(f"{name} cannot be read: {error.strerror or error}") from None
+            try:  # the size first: a large file that was not saved is not read
+                same = file.is_file() and file.stat().st_size == size and file_digest(file) == digest
+            except OSError:
+                same = False
+            if not same:
+                raise self.damaged(f"{name} is {'not what was saved' if file.exists() else 'missing'}")
 
     def restore(self, optimizer: torch.optim.Optimizer, *, rank: int = 0, count: int = 1) -> Counters:
         """Puts back the optimizer's state and the random state of process `rank`; returns the counters.
@@ -118,21 +115,15 @@ class Checkpoint:
         """The sizes and digests of the files."""
         file = self.path / FILES
         try:
-            if not self.path.is_dir():
-                raise self.damaged("it is not a folder")
             if file.stat().st_size > LONGEST_LIST:
-                raise self.damaged(f"{FILES} has {file.stat().st_size} bytes; it is not a list of files")
+                raise ValueError(f"it has {file.stat().st_size} bytes")
             found = {name: (int(one["bytes"]), str(one["sha256"])) for name, one in _json(file).items()}
-            weights = (file for file in sorted(self.weights.rglob("[!.]*")) if file.is_file())
-            loaded = [OPTIMIZER, RANDOM, STATE, *(file.relative_to(self.path).as_posix() for file in weights)]
-            if missing := [name for name in loaded if name not in found]:
-                raise self.damaged(f"{FILES} does not list {', '.join(missing)}")
-        except InputError:
-            raise
-        except OSError as error:
-            raise self.damaged(f"{FILES} cannot be read: {error.strerror or error}") from None
-        except BROKEN:
-            raise self.damaged(f"{FILES} is not a list of files") from None
+        except BROKEN as error:
+            raise self.damaged(f"{FILES} is not a list of files: {error}") from None
+        weights = (file for file in sorted(self.weights.rglob("[!.]*")) if file.is_file())
+        loaded = [OPTIMIZER, RANDOM, STATE, *(file.relative_to(self.path).as_posix() for file in weights)]
+        if missing := [name for name in loaded if name not in found]:
+            raise self.damaged(f"{FILES} does not list {', '.join(missing)}")
         return found
 
 
@@ -277,7 +268,6 @@ def snapshot(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 Count = Annotated[StrictInt, Field(ge=0)]
-Amount = Annotated[FiniteFloat, Field(ge=0)]
 
 
 @dataclass
@@ -294,8 +284,6 @@ class Counters:
     best_loss: FiniteFloat | None = None
     evaluations_without_gain: Count = 0
     levels: list[Count] = field(default_factory=lambda: [0])
-    overflows: Count = 0
-    loss_scale: dict[str, Count | Amount] = field(default_factory=dict)
 
     def count_evaluation(self, loss: float) -> bool:
         """Notes an evaluation's loss; whether it is the lowest so far. One that is not finite never is."""

@@ -24,7 +24,7 @@ from bough.files import drafting, put_in_place
 from bough.ledger import Mean, plural
 from bough.policy.policy import Policy
 from bough.policy.processes import Processes
-from bough.policy.reference import Reference
+from bough.policy.reference import Reference, ReferenceLogprobs
 from bough.training import checkpoint
 from bough.training.checkpoint import CheckpointWriter, Counters, snapshot
 from bough.training.method import Example, Method
@@ -57,16 +57,18 @@ class Trainer:
         processes: Processes | None = None,
         report: Callable[[Values], None] = lambda _: None,
         interrupts: Interrupts | None = None,
+        reference: ReferenceLogprobs | None = None,
     ) -> None:
         self.policy, self.method, self.source, self.held_out = policy, method, source, held_out
         self.config, self.run, self.save, self.report = config, run, save, report
         self.processes = processes or Processes()
         self.reference = Reference(policy) if method.needs_reference else None
-        self.gradients = BatchGradients(policy, method, self.reference, self.processes, share=config.machine.share)
+        known = reference or self.reference
+        self.gradients = BatchGradients(policy, method, known, self.processes, share=config.machine.share)
         if config.machine.cuda_graphs:
             policy.row_reader.record()
         self.updater = Updater(policy, config)
-        self.optimizer, self.scaler = self.updater.optimizer, self.updater.scaler
+        self.optimizer = self.updater.optimizer
         self.writer = CheckpointWriter()
         self.interrupts = interrupts or Interrupts()
         self._stopping = False  # whether all processes know that the run is to stop
@@ -115,7 +117,6 @@ class Trainer:
                 self.counters.step,
                 self.counters.evaluations_without_gain,
             )
-        self._check_updated()
         self._save_weights(self.run.final)
         return self.counters
 
@@ -128,10 +129,6 @@ class Trainer:
             self.counters.gradient_checkpointing = False
         if self.counters.gradient_checkpointing:
             self.policy.row_reader.recompute()
-        try:
-            self.scaler.load_state_dict(self.counters.loss_scale or self.scaler.state_dict())
-        except KeyError as error:
-            raise resume.damaged(f"its loss_scale has no {error}") from error
         self.source.restore(self.counters.levels)
         if self.counters.step >= len(self.source):
             log.warning(
@@ -165,9 +162,7 @@ class Trainer:
         examples = batch.share(self.processes)
         rate = self.updater.set_learning_rate(number, len(self.source))
         laid_out = batch.within(self.counters.budget) if isinstance(batch, PackedBatch) else None
-        found = self.gradients.backward(
-            examples, self.counters, laid_out, loss_scale=self.scaler.get_scale(), forget=self.optimizer.zero_grad
-        )
+        found = self.gradients.backward(examples, self.counters, laid_out, forget=self.optimizer.zero_grad)
         loss, metrics, norm = self._update(batch, found)
         trained = sum(example.num_trained for example in examples)
         trained, computed, raw, stops = self.processes.sum_counts(
@@ -213,13 +208,11 @@ class Trainer:
         if not math.isfinite(loss):
             raise self._not_finite(batch, f"the loss of step {step} is {loss}")
         # All processes have the same norm, so that all of them continue or none does.
-        if not math.isfinite(norm) and not self.updater.may_overflow:
-            scaled = f" at a loss scale of {self.scaler.get_scale():g}" if self.scaler.is_enabled() else ""
-            what = f"the loss of step {step} is finite, but its gradient norm is {float(norm)}{scaled}"
+        if not math.isfinite(norm):
+            what = f"the loss of step {step} is finite, but its gradient norm is {float(norm)}"
             raise self._not_finite(batch, what)
-        if not guarded and not self.updater.apply():
-            self.counters.overflows += 1
-            log.warning("Step %d changed nothing: its gradients overflow in float16. Its batch is skipped.", step)
+        if not guarded:
+            self.updater.apply()
         return loss, metrics, float(norm)
 
     def _evaluate(self) -> Values:
@@ -247,7 +240,6 @@ class Trainer:
         return patience is not None and self.counters.evaluations_without_gain >= patience
 
     def _save_checkpoint(self) -> None:
-        self.counters.loss_scale = self.scaler.state_dict()
         weights, optimizer = self.policy.weights(), OptimizerState.of(self.optimizer)
         self._check_finite(not_finite(weights) or optimizer.not_finite)
         randomness = self.processes.gather([checkpoint.random_state()])
@@ -274,16 +266,6 @@ class Trainer:
                 self.save(draft, weights)
                 put_in_place(draft, path)
         self.processes.wait()
-
-    def _check_updated(self) -> None:
-        """A run that changed nothing has no final weights."""
-        count = self.counters.step
-        if count and self.counters.overflows == count:
-            raise BoughError(
-                f"{plural(count, 'step')} changed nothing: all gradients overflow in float16, so there are no final "
-                f"weights. Each overflow halves the loss scale, now {self.scaler.get_scale():g}: a larger --max-steps "
-                "with --resume continues there, or train without --fp16"
-            )
 
     def _check_finite(self, broken: str | None) -> None:
         """Weights that are not finite are never saved: a run could not resume from them, and no stage start."""

@@ -405,45 +405,39 @@ def accelerated(config: TrainingConfig, processes: Processes, source: PlannedSou
 
 def choose(config: TrainingConfig, model: Any, free_bytes: int, work: Work) -> tuple[MachineConfig, list[str]]:
     """The same on a GPU, and in words what was chosen and why. The model's weights may be absent."""
-    machine, shape = config.machine, Shape.of(model)
+    machine, shape, decoder = config.machine, Shape.of(model), decoder_of(model)
     saved_s = work.num_tokens * shape.layers * shape.hidden * SAVED_S
-    why_not = {
-        "compile": _why_not_compiled(config, model, saved_s),
-        "cuda_graphs": _why_not_recorded(config, model, shape, free_bytes, work),
+    recorded = config.model_copy(update={"machine": machine.model_copy(update={"cuda_graphs": True})})
+    # Compiled code does not hear routers; the rest has not been tried.
+    against_both = {
+        "--shard": machine.shard,
+        "--qlora": config.lora.qlora,
+        "dropout": uses_dropout(model) or (config.lora.enabled and config.lora.dropout > 0),
+        "a mixture of experts": Routers.of(decoder) is not None,
+        "layers that carry state": bool(known_mixers(decoder)),
+    }
+    against = {
+        "compile": {f"it takes {COMPILING_S} s and would save about {saved_s:.0f} s": saved_s < 2 * COMPILING_S},
+        "cuda_graphs": {
+            "--gradient-checkpointing": machine.gradient_checkpointing,
+            "rows are not computed with FlexAttention": machine.attention == "sdpa"
+            or not machine.share
+            or bool(branching_obstacle(decoder)),
+            f"the run has fewer than {FEWEST_STEPS} steps": work.num_steps < FEWEST_STEPS,
+            "the model is large enough to keep the GPU busy": shape.parameters > LARGEST_RECORDED,
+            "its memory is needed for longer rows": fitting(recorded, shape, free_bytes)
+            < (machine.token_budget or SHORTEST_ROWS),
+        },
     }
     gains = {"compile": f"{COMPILING_S} s once, to save about {saved_s / 60:.0f} min; ", "cuda_graphs": ""}
-    left_open = [name for name in why_not if getattr(machine, name) is None]
-    reasons = [
-        f"{name}: off ({why_not[name]})"
-        if why_not[name]
-        else f"{name}: on ({gains[name]}--no-{name.replace('_', '-')} turns it off)"
-        for name in left_open
-    ]
-    return machine.model_copy(update={name: why_not[name] is None for name in left_open}), reasons
-
-
-def _why_not_compiled(config: TrainingConfig, model: Any, saved_s: float) -> str | None:
-    if found := _of_both(config, model):
-        return found
-    if saved_s < 2 * COMPILING_S:
-        return f"it takes {COMPILING_S} s and would save about {saved_s:.0f} s"
-    return None
-
-
-def _why_not_recorded(config: TrainingConfig, model: Any, shape: Shape, free_bytes: int, work: Work) -> str | None:
-    if found := _of_both(config, model) or next(iter(not_recorded(config)), None):
-        return found
-    if config.machine.attention == "sdpa" or not config.machine.share or branching_obstacle(decoder_of(model)):
-        return "rows are not computed with FlexAttention"
-    if work.num_steps < FEWEST_STEPS:
-        return f"the run has fewer than {FEWEST_STEPS} steps"
-    if shape.parameters > LARGEST_RECORDED:
-        return "the model is large enough to keep the GPU busy"
-    recorded = config.machine.model_copy(update={"cuda_graphs": True})
-    fits = fitting(config.model_copy(update={"machine": recorded}), shape, free_bytes)
-    if fits < (config.machine.token_budget or SHORTEST_ROWS):
-        return "its memory is needed for longer rows"
-    return None
+    found, reasons = dict[str, bool](), list[str]()
+    for name, own in against.items():
+        if getattr(machine, name) is None:
+            why_not = next((why for why, holds in {**against_both, **own}.items() if holds), None)
+            found[name] = why_not is None
+            on = f"on ({gains[name]}--no-{name.replace('_', '-')} turns it off)"
+            reasons.append(f"{name}: {on if why_not is None else f'off ({why_not})'}")
+    return machine.model_copy(update=found), reasons
 
 
 def not_recorded(config: TrainingConfig) -> list[str]:
@@ -454,16 +448,3 @@ def not_recorded(config: TrainingConfig) -> list[str]:
         "--lora-dropout": config.lora.enabled and config.lora.dropout > 0,
     }
     return [name for name, holds in given.items() if holds]
-
-
-def _of_both(config: TrainingConfig, model: Any) -> str | None:
-    """What neither is chosen for: compiled code does not hear routers, and the rest has not been tried."""
-    decoder = decoder_of(model)
-    found = {
-        "--shard": config.machine.shard,
-        "--qlora": config.lora.qlora,
-        "dropout": uses_dropout(model) or (config.lora.enabled and config.lora.dropout > 0),
-        "a mixture of experts": Routers.of(decoder) is not None,
-        "layers that carry state": bool(known_mixers(decoder)),
-    }
-    return next((name for name, holds in found.items() if holds), None)

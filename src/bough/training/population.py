@@ -58,8 +58,6 @@ class PopulationTrainer:
         """A member will be trained by `method` for `num_steps` updates, with the optimizer's settings of `config`."""
         if name not in self.population.members:
             raise InputError(f"there is no member named {name}; there are {', '.join(self.population.members)}")
-        if config.machine.fp16:
-            raise InputError("members of a population have no loss scale of their own; use bf16 instead of fp16")
         if hasattr(config, "teacher"):
             raise InputError("members of a population cannot be distilled: their rows have no teacher")
         updater = Updater(self.population.members[name], config)

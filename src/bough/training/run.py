@@ -40,7 +40,8 @@ from bough.policy.adapters import (
 from bough.policy.head import coefficient
 from bough.policy.load import base_and_adapter, load_call_builder, load_model, save_policy
 from bough.policy.policy import Policy
-from bough.policy.processes import Processes, return_freed_memory
+from bough.policy.processes import Processes
+from bough.policy.reference import ReferenceLogprobs
 from bough.terminal.tables import TrainingProgress
 from bough.training.checkpoint import Checkpoint, Counters, checkpoints
 from bough.training.loop import Trainer
@@ -62,7 +63,8 @@ MOST_COMPARED = 20_000
 
 C = TypeVar("C", bound=TrainingConfig)
 # What a method does to its policy before it trains, and undoes afterwards, such as to give it a teacher.
-Around = Callable[[Policy, "Run[Any]"], AbstractContextManager[None]]
+# What it yields, if anything, takes the place of the policy's reference.
+Around = Callable[[Policy, "Run[Any]"], AbstractContextManager[ReferenceLogprobs | None]]
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,8 @@ def train(
         policy = run.load_policy(reference=method.needs_reference, temperature=method.temperature)
         ledgers, measured = [training.rows, training.calls], list(evaluation.examples)
         with (
-            around(policy, run) if around else nullcontext(),
-            run.trainer(policy, method, source, held_out=measured, ledgers=ledgers) as trainer,
+            around(policy, run) if around else nullcontext() as reference,
+            run.trainer(policy, method, source, held_out=measured, ledgers=ledgers, reference=reference) as trainer,
         ):
             if first:
                 run.compute_reference(trainer, [*examples, *measured])
@@ -221,6 +223,7 @@ class Run(Generic[C]):
         *,
         held_out: Sequence[Example] = (),
         ledgers: Sequence[Ledger] = (),
+        reference: ReferenceLogprobs | None = None,
     ) -> Iterator[Trainer]:
         """The training loop, with progress and trackers open around it. `ledgers` are shown before the first step."""
         self._check_recordings(policy)
@@ -240,6 +243,7 @@ class Run(Generic[C]):
             trainer = Trainer(
                 policy, method, source, config, self.folder, partial(save_policy, policy, self.template.tokenizer),
                 held_out=held_out, processes=self.processes, report=report, interrupts=self.interrupts,
+                reference=reference,
             )  # fmt: skip
             if first:
                 progress.begin(len(source), *ledgers)
@@ -368,8 +372,6 @@ def load_policy(
     model = load_model(name, dtype=dtype, device=place, quantize=config.lora.qlora)
     if config.machine.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        if device.type == "cpu":
-            return_freed_memory()
     if not config.lora.enabled:
         freeze_surroundings(model)
     elif actor is None:
@@ -417,12 +419,9 @@ def _check_machine(config: TrainingConfig, device: torch.device) -> None:
         problems.append("--shard needs a GPU for each process: gloo, by which processes share a GPU, cannot do it")
     if machine.cuda_graphs:
         problems += [f"--cuda-graphs does not go with {name}" for name in not_recorded(config)]
-    if machine.fp16 and machine.bf16:
-        problems.append("--fp16 and --bf16 exclude each other")
     on_cuda = {
         "--compile": machine.compile,
         "--cuda-graphs": machine.cuda_graphs,
-        "--fp16": machine.fp16,
         "--qlora": config.lora.qlora,
     }
     if device.type != "cuda":
@@ -433,8 +432,6 @@ def _check_machine(config: TrainingConfig, device: torch.device) -> None:
 
 def precision(config: TrainingConfig, device: torch.device) -> torch.dtype | None:
     """The type that matrix products are computed in, None for float32."""
-    if config.machine.fp16:
-        return torch.float16
     bf16 = device.type == "cuda" if config.machine.bf16 is None else config.machine.bf16
     return torch.bfloat16 if bf16 else None
 

@@ -27,7 +27,7 @@ from bough.errors import BoughError, first_line
 from bough.ledger import Mean, add_metrics
 from bough.policy.policy import Answers, Policy
 from bough.policy.processes import Processes, whole
-from bough.policy.reference import Reference
+from bough.policy.reference import ReferenceLogprobs
 from bough.training.checkpoint import Counters
 from bough.training.method import Coupled, Example, Loss, Method
 from bough.training.optimizer import learning_rate, make_optimizer
@@ -95,23 +95,22 @@ class Step:
     def run(
         self,
         denominator: float,
-        reference: Reference | None,
+        reference: ReferenceLogprobs | None,
         *,
         backward: bool,
-        loss_scale: float = 1.0,
         all_tokens: float | None = None,
     ) -> Gradient:
-        """The step's loss and metrics; with `backward`, its gradient times `loss_scale` is added to the parameters'.
+        """The step's loss and metrics; with `backward`, its gradient is added to the parameters'.
 
         `all_tokens` are those of the step in all processes, if this is not the only one.
         """
-        self.routing_scale = self.policy.router_coefficient * loss_scale / (all_tokens or self.num_tokens or 1)
+        self.routing_scale = self.policy.router_coefficient / (all_tokens or self.num_tokens or 1)
         known = reference.of(self.rows, self.calls) if reference else None
         groups = self.connected_rows()
         order: Sequence[int] = range(len(self.rows))
         if backward:
             order = [r for rows in groups for r in rows]
-            losses, answers = self._backward(groups, known, denominator, loss_scale)
+            losses, answers = self._backward(groups, known, denominator)
         else:
             with torch.no_grad():
                 answers = self.policy.answers(self.rows)
@@ -126,19 +125,19 @@ class Step:
         )
 
     def _backward(
-        self, groups: list[list[int]], known: Logprobs | None, denominator: float, loss_scale: float
+        self, groups: list[list[int]], known: Logprobs | None, denominator: float
     ) -> tuple[list[Loss], list[Answers]]:
         """The losses of all groups of rows and what the policy said, with the gradient added to the parameters'."""
         order = [r for rows in groups for r in rows]
         several = [rows for rows in groups if len(rows) > 1 or self.in_step]
-        losses, slopes = self._first_pass(several, known, denominator, loss_scale)
+        losses, slopes = self._first_pass(several, known, denominator)
         answers: list[Answers] = []
         for r, row in itertools.zip_longest(order, self.policy.passes([self.rows[r] for r in order])):
             found: Answers = self.policy(row)
             if r is None:  # a process with more rows needs this one along; it weighs nothing
                 torch.autograd.backward(torch.cat(found.trained).sum() * 0.0)
                 continue
-            losses += self._backward_row(r, found, slopes.get(r), known, denominator, loss_scale)
+            losses += self._backward_row(r, found, slopes.get(r), known, denominator)
             answers.append(found.detach())
             del found  # the row's graph is gone before the next row is read
         return losses, answers
@@ -150,7 +149,6 @@ class Step:
         slopes: list[Tensor] | None,
         known: Logprobs | None,
         denominator: float,
-        loss_scale: float,
     ) -> list[Loss]:
         """Adds the row's gradient to the parameters'; its loss, unless its slopes are known from the first pass."""
         balance = self._balance(found)
@@ -158,7 +156,7 @@ class Step:
             torch.autograd.backward([*found.trained, *balance], [*slopes, *map(torch.ones_like, balance)])
             return []
         loss = self.loss([r], {r: found.trained}, known, denominator)
-        torch.autograd.backward(sum(balance, loss.value * loss_scale))
+        torch.autograd.backward(sum(balance, loss.value))
         return [loss._replace(value=loss.value.detach())]
 
     def _balance(self, answers: Answers) -> list[Tensor]:
@@ -167,7 +165,7 @@ class Step:
         return [found.loss * (self.routing_scale * found.num_tokens)] if found and self.routing_scale else []
 
     def _first_pass(
-        self, groups: list[list[int]], known: Logprobs | None, denominator: float, loss_scale: float
+        self, groups: list[list[int]], known: Logprobs | None, denominator: float
     ) -> tuple[list[Loss], dict[int, list[Tensor]]]:
         """The losses of groups of several rows, and of each of their rows the slopes at its log-probabilities."""
         order = [r for rows in groups for r in rows]
@@ -182,7 +180,7 @@ class Step:
         losses = [self.loss(rows, leaves, known, denominator) for rows in groups]
         for loss in losses:
             if loss.value.requires_grad:  # a process without parts has none
-                torch.autograd.backward(loss.value * loss_scale)
+                torch.autograd.backward(loss.value)
         return losses, slopes_at(leaves)
 
     def loss(self, rows: list[int], logprobs: Logprobs, known: Logprobs | None, denominator: float) -> Loss:
@@ -328,7 +326,7 @@ class BatchGradients:
         self,
         policy: Policy,
         method: Method[Any],
-        reference: Reference | None,
+        reference: ReferenceLogprobs | None,
         processes: Processes,
         *,
         share: bool,
@@ -351,10 +349,9 @@ class BatchGradients:
         counters: Counters,
         laid_out: Step | None = None,
         *,
-        loss_scale: float,
         forget: Callable[[], None],
     ) -> Gradient:
-        """This process's loss, metrics and tokens, for `read`; the gradient, times `loss_scale`, is that of all.
+        """This process's loss, metrics and tokens, for `read`; the gradient is that of all.
 
         `laid_out` are the examples in rows of the present budget, where they were packed ahead.
         Where memory runs out, the gradient is computed again: without recordings, with half the token budget,
@@ -370,7 +367,6 @@ class BatchGradients:
             denominator=denominator,
             reference=self.reference,
             backward=True,
-            loss_scale=loss_scale,
             all_tokens=all_tokens,
         )
         found = self._within_memory(f"step {counters.step + 1}", run, laid_out, counters, forget)
@@ -447,11 +443,7 @@ class BatchGradients:
         return self._rows_of([part for example in examples for part in self.method.parts(example)], counters)
 
 
-# From gradients to new weights: the learning rate, clipping, and the loss scale of float16.
-
-# The lowest loss scale at which gradients may overflow float16 because of it. A run starts with 65536, and each
-# overflow halves it.
-LOWEST_SCALE = 1.0
+# From gradients to new weights: the learning rate and clipping.
 
 
 class Updater:
@@ -468,10 +460,7 @@ class Updater:
         self._trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
         # Whether the optimizer can look on the GPU if it may change the weights, so that no step waits to know.
         fused = any(group.get("fused") for group in self.optimizer.param_groups)
-        self.guarded = fused and not config.machine.fp16 and not config.machine.shard
-        # Gradients too small for float16 are scaled into its range; where they overflow, the step is skipped.
-        self.scaler = torch.amp.GradScaler(policy.device.type, enabled=config.machine.fp16)
-        self.scaler.scale(torch.zeros((), device=policy.device))  # until then it has no scale
+        self.guarded = fused and not config.machine.shard
 
     def set_learning_rate(self, step: int, num_steps: int) -> float:
         """Sets and returns the learning rate of a step, counted from 0."""
@@ -487,29 +476,17 @@ class Updater:
             group["lr"] = rate
         return rate
 
-    @property
-    def may_overflow(self) -> bool:
-        """Whether gradients that are not finite may be those of a loss scale that is too high."""
-        return self.scaler.is_enabled() and self.scaler.get_scale() >= LOWEST_SCALE
-
     def clip(self) -> Tensor:
-        """Clips the gradients, unscaled first; returns the norm that they had, the same number in every process."""
-        self.scaler.unscale_(self.optimizer)
+        """Clips the gradients; returns the norm that they had, the same number in every process."""
         return whole(torch.nn.utils.clip_grad_norm_(self._trained, self.config.optimizer.max_grad_norm))
 
-    def apply(self, broken: Tensor | None = None) -> bool:
-        """Changes the weights by their gradients; False where those overflow in float16, and nothing was changed.
-
-        Given to an optimizer that is `guarded`, `broken` says whether to change nothing.
-        """
+    def apply(self, broken: Tensor | None = None) -> None:
+        """Changes the weights by their gradients; `broken` tells an optimizer that is `guarded` to change nothing."""
         if broken is not None:
-            # What GradScaler tells an optimizer: with 1, its step changes nothing.
+            # What torch's GradScaler tells an optimizer: with 1, its step changes nothing.
             self.optimizer.found_inf = broken.float()  # type: ignore[attr-defined]
-        scale = self.scaler.get_scale()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+        self.optimizer.step()
         self.optimizer.zero_grad()
-        return self.scaler.get_scale() >= scale
 
 
 # Give up recordings, halve the token budget, or compute activations again instead of keeping them.

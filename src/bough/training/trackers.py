@@ -5,10 +5,8 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -61,24 +59,20 @@ class Trackers:
         self._open = {}
 
     def _for_each(self, what: Callable[[Any], None]) -> None:
-        for name, tracker in self._open.items():
-            self._try(name, partial(what, tracker), "metrics.jsonl")
-
-    def _try(self, name: str, what: Callable[[], None], file: str) -> None:
-        """Calls what may fail unless it has failed too often; an error is logged the first time."""
-        if self._failures.get(name, 0) >= TRIES:
-            return
-        try:
-            what()
-        except Exception as error:
-            if name not in self._failures:
-                log.warning("%s failed: %s. The run continues; all numbers are in %s.", name, first_line(error), file)
-            self._failures[name] = self._failures.get(name, 0) + 1
-            if self._failures[name] == TRIES:
-                log.warning("%s failed %d times in a row and is not used for the rest of this run.", name, TRIES)
-        else:
-            if name in self._failures:
-                self._failures[name] = 0
+        for name, tracker in list(self._open.items()):
+            try:
+                what(tracker)
+            except Exception as error:
+                if name not in self._failures:
+                    said = "%s failed: %s. The run continues; all numbers are in metrics.jsonl."
+                    log.warning(said, name, first_line(error))
+                self._failures[name] = self._failures.get(name, 0) + 1
+                if self._failures[name] == TRIES:
+                    log.warning("%s failed %d times in a row and is not used for the rest of this run.", name, TRIES)
+                    del self._open[name]
+            else:
+                if name in self._failures:
+                    self._failures[name] = 0
 
     def __enter__(self) -> Self:
         return self
@@ -168,78 +162,7 @@ def _start(name: Name, run: Path, project: str) -> Any:
     return tracker
 
 
-# A population in the trackers: the run's own numbers, and in MLflow a child run for each member.
-
 LONGEST = 500  # characters of a setting that every backend accepts
-PARENT, RUN_NAME = "mlflow.parentRunId", "mlflow.runName"
-MEMBERS = "mlflow for members"  # its failures are counted apart
-Line = Mapping[str, Any]
-
-
-class PopulationTrackers(Trackers):
-    """Trackers of a run whose members are child runs in MLflow: settings as parameters, numbers per generation.
-
-    A member's run ends when the member is replaced. A run that resumes is a new run in MLflow, with children for
-    the members that are alive then.
-    """
-
-    def __init__(self, names: Sequence[Name], run: Path, project: str | None, settings: dict[str, Any]) -> None:
-        super().__init__(names, run, project, settings)
-        self._members: dict[str, str] = {}  # MLflow's run ids
-        self._client: Any = None
-        if "mlflow" in self._open:
-            import mlflow
-
-            active = mlflow.active_run()
-            assert active is not None, "the run's own tracker is open"
-            self._client, self._parent = mlflow.MlflowClient(), active.info
-
-    def log_members(self, lines: Sequence[Line]) -> None:
-        """The members of a generation, as described in the lineage."""
-        if self._client is None:
-            return
-        for line in lines:
-            self._try(MEMBERS, partial(self._log_member, line), "lineage.jsonl")
-        for line in lines:
-            if line.get("lives") is False:
-                self._end_member(line["name"], "FINISHED")
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for name in list(self._members):
-            self._end_member(name, _status(kind))
-        super().__exit__(kind, error, trace)
-
-    def _log_member(self, line: Line) -> None:
-        from mlflow.entities import Metric, Param
-
-        params: list[Any] = []
-        if line["name"] not in self._members:
-            self._members[line["name"]] = self._create(line)
-            values = plain({**line["settings"], "lora_r": line["rank"]})
-            params = [Param(key, str(value)[:LONGEST]) for key, value in values.items()]
-        low, high = line.get("interval") or (None, None)
-        measured = {key: line.get(key) for key in ("fitness", "loss", "place")}
-        measured |= {"updates": line.get("step"), "fitness_low": low, "fitness_high": high}
-        now = int(1000 * time.time())
-        metrics = [
-            Metric(key, float(value), now, line["generation"])
-            for key, value in measured.items()
-            if value is not None and number(value)
-        ]
-        self._client.log_batch(self._members[line["name"]], metrics=metrics, params=params)
-
-    def _create(self, line: Line) -> str:
-        about = {"parent": line.get("parent"), "born": line.get("born")}
-        about |= {f"mutation.{key}": value for key, value in (line.get("mutation") or {}).items()}
-        tags = {f"bough.{key}": str(value)[:LONGEST] for key, value in about.items() if value is not None}
-        tags |= {PARENT: self._parent.run_id, RUN_NAME: line["name"]}
-        return str(self._client.create_run(self._parent.experiment_id, tags=tags).info.run_id)
-
-    def _end_member(self, name: str, status: str) -> None:
-        if (run := self._members.pop(name, None)) is not None:
-            self._try(MEMBERS, lambda: self._client.set_terminated(run, status), "lineage.jsonl")
 
 
 def _status(kind: type[BaseException] | None) -> str:

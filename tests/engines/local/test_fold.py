@@ -66,17 +66,6 @@ def test_renewed_inside_it_takes_the_newest_adapter_and_adds_it_to_the_base_only
     assert (folded - logits(policy)).abs().max() < 1e-4
 
 
-def test_it_may_be_entered_twice():
-    policy = adapted()
-    fold, expected = Fold(policy.model), logits(policy)
-    with fold.inside():
-        with fold.inside():
-            inner = logits(policy)
-        outer = logits(policy)
-    assert torch.equal(inner, outer) and (outer - expected).abs().max() < 1e-4
-    assert torch.equal(logits(policy), expected)
-
-
 @pytest.mark.parametrize("special", [{"use_dora": True}, {"target_modules": ["embed_tokens"]}])
 def test_adapters_of_other_kinds_are_refused(special):
     config = LoraConfig(**{"r": 2, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"} | special)

@@ -14,7 +14,7 @@ from bough.policy.policy import Policy
 from tests.engines.local.decoders import decoder
 from tests.engines.local.playing import play, prompt, run, small_engine
 from tests.engines.local.test_general import scored
-from tests.policy.families import MIXED, MIXER, SHAPE
+from tests.policy.families import MIXER, SHAPE
 
 SAMPLING = SamplingConfig(max_new_tokens=3)
 # Heads of several sizes, shared keys, ALiBi, learned positions, keys taken apart, recurrent layers, compressed keys,
@@ -32,11 +32,6 @@ SEEING = {
     "qwen2_5_vl": (
         "Qwen2_5_VLConfig",
         IMAGES | {"text_config": SHAPE | SECTIONS, "vision_config": VISION | {"fullatt_block_indexes": [0]}},
-    ),
-    "gemma3": (
-        "Gemma3Config",
-        {"text_config": SHAPE | MIXED | {"query_pre_attn_scalar": 16}, "vision_config": VISION}
-        | {"image_token_index": 198, "mm_tokens_per_image": 4},
     ),
     "got_ocr2": (  # the model around the decoder keeps its attention
         "GotOcr2Config",
@@ -74,9 +69,7 @@ def test_a_model_that_our_own_cache_computes_keeps_it(family, caplog):
     assert "slower" not in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("family", "path"), [("qwen2_5_vl", "ragged"), ("gemma3", "ragged"), ("got_ocr2", "ragged"), ("qwen3_5", "general")]
-)
+@pytest.mark.parametrize(("family", "path"), [("qwen2_5_vl", "ragged"), ("got_ocr2", "ragged"), ("qwen3_5", "general")])
 def test_the_text_side_of_a_model_that_sees_samples(family, path):
     name, settings = SEEING[family]
     torch.manual_seed(0)

@@ -57,9 +57,3 @@ def test_only_growth_and_the_first_and_last_adapter_need_new_graphs():
     for name in "abcde":
         slots.free(name)
     assert slots.version == 2 and not slots
-
-
-def test_layers_that_no_adapter_changes_take_nothing():
-    stack = Stack(SIZES, WIDTH, first=1, dtype=torch.float32, device=torch.device("cpu"))
-    assert not stack.put(1, 5, [None, None])
-    assert not stack

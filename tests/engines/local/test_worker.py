@@ -92,7 +92,7 @@ def test_an_order_that_fails_is_heard_of_by_those_who_wait_and_ends_nothing(engi
     asyncio.run(engine.close())
 
 
-@pytest.mark.parametrize("what", ["'red' could not be removed", "'new' could not be loaded"])
+@pytest.mark.parametrize("what", ["'red' could not be removed", "'blue' could not be set", "'new' could not be loaded"])
 def test_after_a_change_that_failed_nothing_is_sampled_with_half_of_it(
     what: str, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ):
@@ -107,6 +107,9 @@ def test_after_a_change_that_failed_nothing_is_sampled_with_half_of_it(
         if "removed" in what:
             patched.setattr(engine.path.adapters, "remove", fail)
             engine.remove_adapter("red")
+        elif "set" in what:
+            patched.setattr(engine.path.adapters, "set", fail)
+            engine.set_adapter("blue", AdapterWeights({}))
         else:
             patched.setattr(engine.reader, "renew", fail)
             engine.renew("new")

@@ -1,16 +1,10 @@
-from bough.engines.server.chat import reply_key, shown_reply, without_stop
+from bough.engines.server.chat import reply_key, shown_reply
 from bough.types import Message, ToolCall
 from tests.engines.server.fake import LOOK
 
 
 def said(content: str) -> Message:
     return Message(role="assistant", content=content)
-
-
-def test_tool_calls_are_shown_as_data_and_the_text_around_them_stays():
-    shown = shown_reply(said(f"I look.\n{LOOK}"), name="s_0", tool_names=["look"])
-    assert shown.content == "I look."
-    assert shown.tool_calls == [ToolCall(name="look", arguments={"at": "shelf"}, id="call_s_0_0")]
 
 
 def test_a_call_that_cannot_be_read_stays_text():
@@ -27,11 +21,6 @@ def test_thinking_stays_in_the_content_and_makes_no_calls():
 def test_calls_that_a_server_delivered_as_data_are_passed_on():
     reply = Message(role="assistant", content="x", tool_calls=[ToolCall(name="f", id="theirs")])
     assert shown_reply(reply, name="s", tool_names=["look"]) == reply
-
-
-def test_a_reply_ends_before_its_first_stop_text():
-    assert without_stop(said("one END two STOP"), ["STOP", "END"]).content == "one "
-    assert without_stop(said("one"), ["STOP"]).content == "one"
 
 
 def test_a_reply_is_recognised_whatever_a_client_does_to_ids_and_order():

@@ -58,7 +58,6 @@ async def test_a_killed_server_resumes_its_open_sessions(tmp_path: Path):
     server.stdout.close()
     with (tmp_path / CALLS).open("a") as journal:
         journal.write('{"session": "open", "numb')  # what was being written when it was killed
-
     recorder = make_recorder(engine := FakeEngine(), Store(tmp_path))
     assert recorder.open_sessions == 1
     await recorder.answer("open", ask("one", "reply 1", "two", "reply 2", "three"))
@@ -219,7 +218,6 @@ async def test_links_that_the_user_made_are_followed_if_asked(tmp_path: Path, mo
     mine.touch()
     (folder / TRAJECTORIES).symlink_to(mine)
     monkeypatch.setenv("BOUGH_FOLLOW_LINKS", "1")
-
     recorder = make_recorder(FakeEngine(), Store(folder))
     await recorder.answer(None, ask("one"))
     await recorder.close()

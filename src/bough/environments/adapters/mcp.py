@@ -143,7 +143,9 @@ class McpConnection:
                 page = await self._open_client.list_tools(cursor=cursor)
                 found += page.tools
                 cursor = page.next_cursor
-                if cursor is None and len(found) <= MAX_TOOLS:
+                if len(found) > MAX_TOOLS:
+                    break
+                if cursor is None:
                     return found
             raise ValueError(f"it has more than {MAX_TOOLS:,}")
         except Exception as error:
