@@ -105,7 +105,7 @@ def _run(name: str, arguments: list[str]) -> int:
         parser.print_help()
         return 0
     config = flags.parse(command.config, parser, arguments)
-    from bough.commands.inputs import check_inputs
+    from bough.commands.objects import check_inputs
 
     check_inputs(config)  # before the command's work, which may take seconds to import
     return int(command.run(config) or 0)

@@ -35,7 +35,7 @@ SEVERAL = ["sft", "--train-file", "none.jsonl", "--model", "./none"]
 # Each command runs in a process of its own, forked from one that has loaded the settings of all commands.
 PROGRAM = """
 import json, os, sys
-import bough.commands.inputs
+import bough.commands.objects
 from contextlib import redirect_stderr
 from io import StringIO
 from bough.cli import main

@@ -1,4 +1,4 @@
-"""What a caller may give in place of a name: environment classes, reward functions, trained models, records."""
+"""Inputs of a command: objects that a caller gives in place of a name, and whether what is named exists."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeGuard, TypeVar
 
+from bough.config.base import Config, is_code
+from bough.config.groups import AGENT_PREFIX, BASELINES, is_server
+from bough.config.parts import leaves
+from bough.config.problems import flag, is_positional
 from bough.curation.source import SourcedTrajectory, read_filed
 from bough.data.base import IN_MEMORY, Sample
+from bough.data.lines import files
 from bough.data.writer import Writer
 from bough.environments import given
-from bough.environments.registry import plugged_in
+from bough.environments.registry import find_listed, plugged_in
 from bough.environments.rubric import REWARDS, name_of
 from bough.errors import InputError
 from bough.ledger import Ledger
+from bough.models.resolve import check_name
 from bough.types import Group, Pair, Trajectory
 
 StrPath = str | os.PathLike[str]
@@ -189,3 +195,58 @@ class Facts(dict[str, Any]):
                 shown[name.replace("_", " ")] = text
         width = max(map(len, shown), default=0)
         return "\n".join(f"{name:<{width}}  {text}" for name, text in shown.items())
+
+
+# Are the files, models, environments and clusters that a command names there? Checked before heavy imports: torch and
+# transformers take seconds to import, and a misspelt path is reported without them. What the files contain is checked
+# by the command itself.
+
+# Settings that name data files or folders, and those that name a single file.
+DATA = ("file", "train_file", "eval_file", "test_file", "also", "mix")
+SINGLE_FILES = ("task_file", "test_task_file", "eval_task_file", "chat_template")
+
+
+def check_inputs(config: Config) -> None:
+    """InputError where an input is missing; several are reported together."""
+    problems: list[str] = []
+
+    def values(name: str) -> list[Any]:
+        leaf = leaves(type(config)).get(name)
+        value = leaf.of(config) if leaf else None
+        several = list(value.values()) if isinstance(value, dict) else value
+        return several if isinstance(several, list) else [] if several is None else [several]
+
+    def try_out(check: Callable[[Any], Any], value: Any) -> None:
+        try:
+            check(value)
+        except InputError as problem:
+            problems.append(str(problem))
+
+    for name in DATA:
+        for path in values(name):
+            try_out(files, path)
+    for name in SINGLE_FILES:
+        missing = [path for path in values(name) if not Path(path).is_file()]
+        problems += [f"{flag(name)} {path}: there is no such file" for path in missing]
+    for name in filter(None, values("environment")):  # evolve has none where fitness is measured on files
+        if not is_code(name) and not name.startswith(AGENT_PREFIX):  # the command itself imports the user's own code
+            try_out(find_listed, name)
+    if values("engine") != ["openai"]:  # a server has models and adapters of its own
+        leaf = leaves(type(config)).get("adapter")
+        for path in [] if leaf is None or is_positional(leaf.info) else values("adapter"):
+            if not Path(path).is_dir():
+                problems.append(f"--adapter {path}: there is no such folder")
+        for name in ("model", "by", "teacher"):
+            for model in values(name):
+                if model not in BASELINES and (name == "model" or not is_server(model)):
+                    try_out(check_name, model)
+    if problems:
+        raise (
+            InputError(*problems)
+            if len(problems) == 1
+            else InputError(f"{len(problems)} inputs cannot be used:", problems)
+        )
+    for address in values("cluster"):
+        from bough.rollouts.ray import check_address
+
+        check_address(address)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from bough.config.parts import by_name, flattened, leaves, lifted, overlaid, without
 from bough.config.problems import flag, listed, problems_of
@@ -125,6 +125,17 @@ class Config(BaseModel):
     def to_yaml(self) -> str:
         """The resolved settings, as a file that `load` reads."""
         return yaml.safe_dump(self.recorded(), sort_keys=False, allow_unicode=True)
+
+
+def setting(
+    default: Any = ..., *, flag: str | None = None, short: str | None = None, positional: bool | None = None, **of: Any
+) -> Any:
+    """A field with its place on the command line: the flag that it has (also its flat name), a short one, or neither.
+
+    `of` is as in pydantic's `Field`.
+    """
+    extra = {"flag": flag, "short": short, "positional": positional}
+    return Field(default, json_schema_extra={key: value for key, value in extra.items() if value is not None}, **of)
 
 
 # Settings that can name code: an environment, a reward or an agent as `module:name` or `path/to/file.py:name`.

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self, get_origin
 import yaml
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, JsonValue, field_validator, model_validator
 
-from bough.config.base import Config
+from bough.config.base import Config, setting
 from bough.config.flags import plain_type
 from bough.config.problems import named
 from bough.config.yaml_file import read_value
@@ -87,9 +87,8 @@ OptionValues = Annotated[dict[str, JsonValue], BeforeValidator(_options)]
 class EnvironmentConfig(Config):
     """Environment and tasks."""
 
-    name: str = Field(
-        description="a name of `bough env list`, module:Class or path/to/file.py:Class",
-        json_schema_extra={"flag": "environment"},
+    name: str = setting(
+        flag="environment", description="a name of `bough env list`, module:Class or path/to/file.py:Class"
     )
     options: OptionValues = Field(
         {}, description="options of the environment as key=value (`bough env list NAME` lists them)"
@@ -191,11 +190,11 @@ ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}")
 class ClusterConfig(Config):
     """Several machines, through Ray."""
 
-    address: str | None = Field(
+    address: str | None = setting(
         None,
+        flag="cluster",
         description="use a Ray cluster: auto (the one that this machine belongs to, or else this machine alone) "
         "or HOST:PORT of its head node; needs pip install 'bough[ray]' (default: this machine, without Ray)",
-        json_schema_extra={"flag": "cluster"},
     )
     workers: int | None = Field(
         None,
@@ -209,11 +208,11 @@ class ClusterConfig(Config):
         description="with --cluster: GPUs of each worker, such as 1, 0.25 or 0 "
         "(default: 1 where a model plays and the cluster has GPUs)",
     )
-    timeout_s: float = Field(
+    timeout_s: float = setting(
         600,
+        flag="cluster_timeout",
         gt=0,
         description="with --cluster: give up after this many seconds without a single worker",
-        json_schema_extra={"flag": "cluster_timeout"},
     )
 
     @field_validator("address")
@@ -332,9 +331,7 @@ class CollectConfig(ReportConfig):
     seed: int = Field(0, ge=0, description="random seed of the tasks and of sampling")
     tasks: int = Field(16, ge=1, description="number of tasks")
     attempts: int = Field(1, ge=1, description="attempts at each task")
-    output: Path = Field(
-        description="the output folder; a stopped collection resumes in it", json_schema_extra={"short": "-o"}
-    )
+    output: Path = setting(short="-o", description="the output folder; a stopped collection resumes in it")
     concurrency: int = Field(16, ge=1, description="episodes played at the same time")
     retries: int = Field(3, ge=0, description="retries of an episode after the environment or the engine failed")
     rescore: int = Field(

@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from bough.config.base import Config
+from bough.config.base import Config, setting
 from bough.config.groups import (
     REWARD_TIMEOUT,
     REWARDS,
@@ -24,10 +24,10 @@ from bough.config.training import TrainingConfig
 class OnlineEnvironmentConfig(PlayedTasksConfig):
     """An environment to play in instead of a file."""
 
-    name: str | None = Field(  # type: ignore[assignment]  # all others must have one
+    name: str | None = setting(  # type: ignore[assignment]  # all others must have one
         None,
+        flag="environment",
         description="play in this environment: sample groups, train on them, sample again (instead of --train-file)",
-        json_schema_extra={"flag": "environment"},
     )
     options: OptionValues = Field({}, description="the environment's own settings as key=value")
     split: str = Field("train", description="which tasks to train on")
@@ -56,10 +56,10 @@ class SamplerConfig(Config):
     key_variable: str = Field(
         "OPENAI_API_KEY", description="the environment variable that contains the API key; the key is never stored"
     )
-    options: OptionValues = Field(
+    options: OptionValues = setting(
         {},
+        flag="engine_options",
         description="engine arguments of vLLM in this process as key=value, such as gpu_memory_utilization=0.5",
-        json_schema_extra={"flag": "engine_options"},
     )
 
     @model_validator(mode="after")
@@ -109,24 +109,16 @@ class RolloutsConfig(Config):
 class HeldOutTasksConfig(Config):
     """Evaluation on held-out tasks, and when to pause."""
 
-    every: int = Field(
-        0,
-        ge=0,
-        description="batches between evaluations on held-out tasks; 0: never",
-        json_schema_extra={"flag": "eval_every"},
+    every: int = setting(
+        0, flag="eval_every", ge=0, description="batches between evaluations on held-out tasks; 0: never"
     )
-    tasks: int = Field(32, ge=1, description="number of held-out tasks", json_schema_extra={"flag": "eval_tasks"})
-    split: str = Field("unseen", description="where held-out tasks come from", json_schema_extra={"flag": "eval_split"})
-    task_file: Path | None = Field(
-        None,
-        description="held-out tasks from a JSON Lines file instead",
-        json_schema_extra={"flag": "eval_task_file"},
+    tasks: int = setting(32, flag="eval_tasks", ge=1, description="number of held-out tasks")
+    split: str = setting("unseen", flag="eval_split", description="where held-out tasks come from")
+    task_file: Path | None = setting(
+        None, flag="eval_task_file", description="held-out tasks from a JSON Lines file instead"
     )
-    temperature: float = Field(
-        0.0,
-        ge=0,
-        description="sampling temperature for held-out tasks; 0: greedy",
-        json_schema_extra={"flag": "eval_temperature"},
+    temperature: float = setting(
+        0.0, flag="eval_temperature", ge=0, description="sampling temperature for held-out tasks; 0: greedy"
     )
     watch: bool = Field(
         True,

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, ValidatorFunctionWrapHandler, field_validator, model_validator
 
-from bough.config.base import Config
+from bough.config.base import Config, setting
 from bough.config.groups import MODEL, CallsConfig, ReportConfig
 from bough.config.parts import leaves
 from bough.config.problems import named
@@ -48,40 +48,26 @@ class TrainingDataConfig(Config):
 class LoraConfig(Config):
     """LoRA adapter."""
 
-    enabled: bool = Field(
-        True,
-        description="train a LoRA adapter; without it, all weights",
-        json_schema_extra={"flag": "use_lora"},
-    )
-    r: int = Field(16, ge=1, description="rank of the adapter", json_schema_extra={"flag": "lora_r"})
-    alpha: int = Field(
-        32, ge=1, description="scale of the adapter: alpha / r", json_schema_extra={"flag": "lora_alpha"}
-    )
-    dropout: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="dropout on the input of the adapter",
-        json_schema_extra={"flag": "lora_dropout"},
-    )
-    target_modules: list[str] = Field(
+    enabled: bool = setting(True, flag="use_lora", description="train a LoRA adapter; without it, all weights")
+    r: int = setting(16, flag="lora_r", ge=1, description="rank of the adapter")
+    alpha: int = setting(32, flag="lora_alpha", ge=1, description="scale of the adapter: alpha / r")
+    dropout: float = setting(0.0, flag="lora_dropout", ge=0, lt=1, description="dropout on the input of the adapter")
+    target_modules: list[str] = setting(
         ["all-linear"],
+        flag="lora_target_modules",
         description="names of the layers that get an adapter; all-linear: every linear layer but the head "
         "(of a vision-language model, those of its language model)",
-        json_schema_extra={"flag": "lora_target_modules"},
     )
-    experts: bool = Field(
-        False,
-        description="give the experts of a mixture-of-experts model an adapter too",
-        json_schema_extra={"flag": "lora_experts"},
+    experts: bool = setting(
+        False, flag="lora_experts", description="give the experts of a mixture-of-experts model an adapter too"
     )
     adapter: Path | None = Field(
         None, description="an adapter to start from, such as the previous stage's; it is also the reference"
     )
-    merge: bool = Field(
+    merge: bool = setting(
         False,
+        flag="merge_lora",
         description="if the start adapter has another rank or other layers: grow it to fit without changing its output",
-        json_schema_extra={"flag": "merge_lora"},
     )
     qlora: bool = Field(False, description="keep the base model in 4 bits (needs CUDA and bough[qlora])")
 
@@ -94,10 +80,8 @@ class OptimizerConfig(Config):
         "cosine", description="decay of the learning rate after warm-up"
     )
     warmup_ratio: float = Field(0.1, ge=0, le=1, description="share of all steps in which the learning rate rises")
-    name: Literal["adamw", "adamw_8bit", "paged_adamw_8bit"] = Field(
-        "adamw",
-        description="optimizer; the 8-bit ones need CUDA and bough[qlora]",
-        json_schema_extra={"flag": "optimizer"},
+    name: Literal["adamw", "adamw_8bit", "paged_adamw_8bit"] = setting(
+        "adamw", flag="optimizer", description="optimizer; the 8-bit ones need CUDA and bough[qlora]"
     )
     weight_decay: float = Field(0.01, ge=0, description="weight decay, except for norms and biases")
     max_grad_norm: float = Field(1.0, gt=0, description="clip the gradient norm to this value")
@@ -176,23 +160,16 @@ class TrackingConfig(Config):
 class CurriculumConfig(Config):
     """Curriculum."""
 
-    enabled: bool = Field(
-        False,
-        description="start with easy records: short and highly rewarded",
-        json_schema_extra={"flag": "curriculum"},
-    )
-    start_ratio: float = Field(
+    enabled: bool = setting(False, flag="curriculum", description="start with easy records: short and highly rewarded")
+    start_ratio: float = setting(
         0.3,
+        flag="curriculum_start_ratio",
         gt=0,
         le=1,
         description="share of the data, easiest first, used in the first epoch",
-        json_schema_extra={"flag": "curriculum_start_ratio"},
     )
-    warmup_epochs: int = Field(
-        1,
-        ge=1,
-        description="epochs until all of the data is used",
-        json_schema_extra={"flag": "curriculum_warmup_epochs"},
+    warmup_epochs: int = setting(
+        1, flag="curriculum_warmup_epochs", ge=1, description="epochs until all of the data is used"
     )
 
 

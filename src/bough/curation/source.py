@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import Field, JsonValue
 
+from bough.config.base import setting
 from bough.config.groups import ReportConfig
 from bough.data.base import Sample
 from bough.data.reader import Reader
@@ -22,13 +23,12 @@ from bough.types import Group, Pair, Trajectory
 class CurationConfig(ReportConfig):
     """Input and output."""
 
-    file: Path = Field(
-        description="a folder of `bough collect`, or any file or folder of trajectories",
-        json_schema_extra={"positional": True},
+    file: Path = setting(
+        positional=True, description="a folder of `bough collect`, or any file or folder of trajectories"
     )
     also: list[Path] = Field([], description="more files or folders, such as an expert's episodes of the same tasks")
     format: str = Field("auto", description="format of the files; `bough data formats` lists them")
-    output: Path = Field(description="the file to write: .jsonl or .jsonl.zst", json_schema_extra={"short": "-o"})
+    output: Path = setting(short="-o", description="the file to write: .jsonl or .jsonl.zst")
     overwrite: bool = Field(False, description="replace the output file if it exists")
 
 

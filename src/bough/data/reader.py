@@ -21,7 +21,7 @@ from typing import Any, Literal
 from pydantic import Field
 from pydantic_core import from_json
 
-from bough.config.base import Config
+from bough.config.base import Config, setting
 from bough.data.base import Format, Row, Sample
 from bough.data.formats import FORMATS, detect, named
 from bough.data.lines import Content, files, lines
@@ -33,10 +33,10 @@ from bough.types import Group, Pair, Turn
 class SourceConfig(Config):
     """Input data."""
 
-    file: Path = Field(
+    file: Path = setting(
+        positional=True,
         description="a .jsonl (plain, .zst, .gz, .xz), .json, .csv or .parquet file, a folder "
         "of such shards, a saved Hugging Face dataset, or one on the Hub as hf://org/name/split",
-        json_schema_extra={"positional": True},
     )
     format: str = Field("auto", description="the file's format; `bough data formats` lists them")
 

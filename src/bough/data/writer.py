@@ -19,6 +19,7 @@ from typing import BinaryIO, Literal, Self
 from pydantic import Field
 from pydantic_core import from_json, to_json
 
+from bough.config.base import setting
 from bough.config.groups import ReportConfig
 from bough.data import bough, compressed
 from bough.data.base import Format, Sample
@@ -36,7 +37,7 @@ class ConvertConfig(ReportConfig):
         "bough",
         description="the format to write: bough, trl, openai, sharegpt, knowlyr-sft, knowlyr-dpo or knowlyr-grpo",
     )
-    output: Path = Field(description="the file to write: .jsonl or .jsonl.zst", json_schema_extra={"short": "-o"})
+    output: Path = setting(short="-o", description="the file to write: .jsonl or .jsonl.zst")
     on_error: Literal["stop", "skip"] = Field(
         "stop", description="bad rows: stop lists them all and writes nothing, skip drops and counts them"
     )

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, JsonValue
 
 from bough.commands import table
 from bough.commands.table import Stage
+from bough.config.base import setting
 from bough.config.groups import ClusterConfig, ReportConfig, key_values
 from bough.errors import BoughError, InputError
 from bough.evaluation.comparison import Comparison, compare
@@ -42,14 +43,11 @@ from bough.training.trackers import Name, RecipeTracker
 class RunConfig(ReportConfig):
     """Runs the stages of a recipe. A stopped run resumes; stages whose inputs have not changed are skipped."""
 
-    recipe: str = Field(
-        description="a .yaml file, or the name of a shipped recipe (--dry-run shows its stages)",
-        json_schema_extra={"positional": True},
+    recipe: str = setting(
+        positional=True, description="a .yaml file, or the name of a shipped recipe (--dry-run shows its stages)"
     )
-    output_dir: Path | None = Field(
-        None,
-        description="the run folder (default: runs/NAME, with the name of the recipe)",
-        json_schema_extra={"short": "-o"},
+    output_dir: Path | None = setting(
+        None, short="-o", description="the run folder (default: runs/NAME, with the name of the recipe)"
     )
     set: Annotated[dict[str, JsonValue], BeforeValidator(key_values)] = Field(
         {},
