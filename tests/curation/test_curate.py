@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bough.curation.curate import Curated, curate_pairs, means, scored
+from bough.curation.curate import Curated, curate_demos, curate_pairs
+from bough.curation.demonstrations import DemosConfig
 from bough.curation.rounds import PairsConfig
 from bough.errors import InputError
 from bough.ledger import Ledger
@@ -26,8 +27,10 @@ def test_pairs_are_written_with_the_ledgers_of_reading_and_mining(tmp_path: Path
 
 def test_every_trajectory_gets_its_rewards_and_means_are_over_those_that_have_one():
     filed = [episode("a", turn("x", progress=0.4), success=False), episode("b", "y", success=False), episode("c", "z")]
-    with_rewards, rubric = scored(filed, {"outcome": 1.0, "progress": 0.5})
-    assert [item.trajectory.rewards["total"] for item in with_rewards] == [0.2, None, 1.5]
-    assert with_rewards[1].place == filed[1].place and rubric.failed == {"progress": 1}
-    assert means(with_rewards, rubric) == {"outcome": 1 / 3, "progress": 0.7, "total": (0.2 + 1.5) / 2}
-    assert means(*scored(filed[1:2], {"progress": 1.0})) == {"progress": None, "total": None}
+    common = {"file": Path("a"), "output": Path("demos.jsonl"), "failures": True}
+    found = curate_demos(DemosConfig(**common, rewards={"outcome": 1.0, "progress": 0.5}), lambda _: filed)
+    assert [one.rewards["total"] for one in found.records] == [0.2, None, 1.5]
+    assert found.records[1].info["source"] == filed[1].place and "progress" in found.report["not_scored"]
+    assert found.report["rewards"] == {"outcome": 1 / 3, "progress": 0.7, "total": (0.2 + 1.5) / 2}
+    found = curate_demos(DemosConfig(**common, rewards={"progress": 1.0}), lambda _: filed[1:2])
+    assert found.report["rewards"] == {"progress": None, "total": None}

@@ -13,7 +13,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Literal
@@ -122,21 +122,21 @@ class CorrectionWork:
 
     async def correct(self, agent: ModelAgent | None = None) -> list[Trajectory]:
         """Every episode that has something to train on, in its original order."""
-        config, environment_of = self.config, self.lookup.environment_of
-        labeller: ExpertLabeller | ModelLabeller
-        if agent is None and config.by == EXPERT:
-            labeller = ExpertLabeller(environment_of)
-        else:
-            made = agent or await make_agent(config.labeller.agent(config.by), config.sampling)
+        config, environment_of, told = self.config, self.lookup.environment_of, set[str]()
+        if agent is None and config.by != EXPERT:
+            made = await make_agent(config.labeller.agent(config.by), config.sampling)
             if not isinstance(made, ModelAgent):
                 raise InputError(f"--by {config.by}: it cannot label; give expert, a model or a server's address")
-            labeller = ModelLabeller(made, environment_of, config.seed)
+            agent = made
         gate, done = asyncio.Semaphore(config.concurrency), 0
 
         async def labelled(item: SourcedTrajectory) -> list[Label]:
             nonlocal done
             async with gate:
-                found = await labeller.labels(item)
+                if agent is None:
+                    found = await expert_labels(item, environment_of, told)
+                else:
+                    found = await model_labels(item, agent, environment_of, config.seed, told)
             done += 1
             if self.tell is not None:
                 self.tell(done, len(self.filed))
@@ -145,7 +145,8 @@ class CorrectionWork:
         try:
             found = await asyncio.gather(*map(labelled, self.filed))
         finally:
-            await labeller.close()
+            if agent is not None:
+                await agent.close()
             for environment_class in self.lookup.opened:
                 await shut_down(environment_class)
         kept = [self._corrected(item, labels) for item, labels in zip(self.filed, found, strict=True)]
@@ -228,98 +229,68 @@ class Label:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class ExpertLabeller:
-    """The expert of each episode's environment."""
-
-    environment_of: EnvironmentOf
-    told: set[str] = field(default_factory=set)
-
-    async def labels(self, item: SourcedTrajectory) -> list[Label]:
-        """One label for each turn."""
-        trajectory, environment_class = item.trajectory, self.environment_of(item)
-        if environment_class is None:
-            return _unlabelled(trajectory, [], "environment_unknown")
-        asides = {at: Label(None, reason="own_prompt") for at, turn in enumerate(trajectory.turns) if turn.prompt}
-        found: dict[int, Label] = {}
-        reason = ""
-        try:
-            async with aclosing(rounds(lambda task: Isolated(environment_class, task), trajectory)) as states:
-                async for at, environment in states:
-                    text = await environment.expert()
-                    if text is None:
-                        found[at] = Label(None, reason=NO_EXPERT)
-                        continue
-                    own, reply = trajectory.turns[at].reply, Message(role="assistant", content=text)
-                    if reply.empty:
-                        found[at] = Label(None, reason=EMPTY)
-                        continue
-                    label = await _compared(own, reply, environment)
-                    accepted = not label.same_action and await environment.accepts(own)
-                    found[at] = replace(label, accepted=accepted)
-        except ReplayError:
-            reason = "cannot_replay"
-        except EnvironmentFailedError as error:
-            reason = _failed(item, error, self.told)
-        found |= asides
-        return [found.get(at, Label(None, reason=reason)) for at in range(len(trajectory.turns))]
-
-    async def close(self) -> None:
-        return
+async def expert_labels(item: SourcedTrajectory, environment_of: EnvironmentOf, told: set[str]) -> list[Label]:
+    """One label for each turn, from the expert of the episode's environment."""
+    trajectory, environment_class = item.trajectory, environment_of(item)
+    if environment_class is None:
+        return _unlabelled(trajectory, [], "environment_unknown")
+    found: dict[int, Label] = {}
+    reason = ""
+    try:
+        async with aclosing(rounds(lambda task: Isolated(environment_class, task), trajectory)) as states:
+            async for at, environment in states:
+                text = await environment.expert()
+                own, reply = trajectory.turns[at].reply, Message(role="assistant", content=text or "")
+                if text is None or reply.empty:
+                    found[at] = Label(None, reason=NO_EXPERT if text is None else EMPTY)
+                    continue
+                label = await _compared(own, reply, environment)
+                accepted = not label.same_action and await environment.accepts(own)
+                found[at] = replace(label, accepted=accepted)
+    except ReplayError:
+        reason = "cannot_replay"
+    except EnvironmentFailedError as error:
+        reason = _failed(item, error, told)
+    found |= {at: Label(None, reason="own_prompt") for at, turn in enumerate(trajectory.turns) if turn.prompt}
+    return [found.get(at, Label(None, reason=reason)) for at in range(len(trajectory.turns))]
 
 
-@dataclass(frozen=True)
-class ModelLabeller:
-    """A model, in this process or on a server."""
-
-    agent: ModelAgent
-    environment_of: EnvironmentOf
-    seed: int
-    told: set[str] = field(default_factory=set)
-
-    async def labels(self, item: SourcedTrajectory) -> list[Label]:
-        """One label for each turn."""
-        trajectory = item.trajectory
-        found: list[Label] = []
-        environment = await self._made(item)
-        chat = self.agent.engine.open(trajectory.id, seed=self.seed)
-        try:
-            for at, turn in enumerate(trajectory.turns):
-                said = turn.prompt or conversation(trajectory.start, trajectory.turns[:at])
-                answer = await chat.answer(said, trajectory.tools if turn.tools is None else turn.tools)
-                if answer.finish != "stop":
-                    found.append(Label(None, reason="label_cut_off"))
-                elif answer.message.empty:
-                    found.append(Label(None, reason=EMPTY))
-                else:
-                    found.append(await _compared(turn.reply, answer.message, environment))
-        except ContextFullError:
-            return _unlabelled(trajectory, found, "context_full")
-        except EngineError:
-            return _unlabelled(trajectory, found, "engine_failed")
-        except EnvironmentFailedError as error:
-            return _unlabelled(trajectory, found, _failed(item, error, self.told))
-        finally:
-            chat.close()
-            if environment is not None:
-                await environment.close()
-        return found
-
-    async def _made(self, item: SourcedTrajectory) -> Isolated | None:
-        """The episode's environment, created but not started: it knows how to read a reply."""
-        environment_class = self.environment_of(item)
-        if environment_class is None:
-            return None
-        environment = Isolated(environment_class, item.trajectory.task)
-        try:
+async def model_labels(
+    item: SourcedTrajectory, agent: ModelAgent, environment_of: EnvironmentOf, seed: int, told: set[str]
+) -> list[Label]:
+    """One label for each turn, from a model in this process or on a server."""
+    trajectory, environment_class, found = item.trajectory, environment_of(item), list[Label]()
+    # The episode's environment is created but not started: it knows how to read a reply.
+    environment = None if environment_class is None else Isolated(environment_class, trajectory.task)
+    try:
+        if environment is not None:
             await environment.make()
-        except BoughError:  # replies are then compared without it
+    except BoughError:  # replies are then compared without it
+        if environment is not None:
             await environment.close()
-            return None
-        return environment
-
-    async def close(self) -> None:
-        await self.agent.close()
+        environment = None
+    chat = agent.engine.open(trajectory.id, seed=seed)
+    try:
+        for at, turn in enumerate(trajectory.turns):
+            said = turn.prompt or conversation(trajectory.start, trajectory.turns[:at])
+            answer = await chat.answer(said, trajectory.tools if turn.tools is None else turn.tools)
+            if answer.finish != "stop":
+                found.append(Label(None, reason="label_cut_off"))
+            elif answer.message.empty:
+                found.append(Label(None, reason=EMPTY))
+            else:
+                found.append(await _compared(turn.reply, answer.message, environment))
+    except ContextFullError:
+        return _unlabelled(trajectory, found, "context_full")
+    except EngineError:
+        return _unlabelled(trajectory, found, "engine_failed")
+    except EnvironmentFailedError as error:
+        return _unlabelled(trajectory, found, _failed(item, error, told))
+    finally:
+        chat.close()
+        if environment is not None:
+            await environment.close()
+    return found
 
 
 async def _compared(own: Message, other: Message, environment: Isolated | None) -> Label:

@@ -6,18 +6,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from bough import event_loop
-from bough.config.groups import Weight
 from bough.curation.corrections import CorrectionsConfig, CorrectionWork
 from bough.curation.demonstrations import DemosConfig, GroupsConfig, demonstrations, groups
 from bough.curation.pairs import PairWork
 from bough.curation.rounds import PairsConfig
 from bough.curation.source import CurationConfig, SourcedTrajectory, write_out
-from bough.environments.rubric import TIMEOUT_S, TOTAL, Rubric
+from bough.environments.rubric import TOTAL, Rubric
 from bough.errors import InputError
 from bough.ledger import Ledger
 from bough.rollouts.agents import ModelAgent
@@ -100,26 +99,13 @@ def _scored(
     """The trajectories with the requested rewards, and what to report about them."""
     if not config.rewards:
         return filed, {}
-    with_rewards, rubric = scored(filed, config.rewards, config.reward_timeout_s)
-    report = {"rewards": means(with_rewards, rubric), "not_scored": rubric.to_json()}
-    report |= {"scored_lowest": lowest} if (lowest := rubric.lowest_to_json()) else {}
-    return with_rewards, report | ({"judged": costs} if (costs := rubric.costs()) else {})
-
-
-# Scoring recorded trajectories with the requested rewards.
-
-
-def scored(
-    filed: Sequence[SourcedTrajectory], rewards: Mapping[str, Weight], timeout_s: float = TIMEOUT_S
-) -> tuple[list[SourcedTrajectory], Rubric]:
-    """The trajectories with every reward and their total, and the rubric, which knows what failed."""
-    rubric = Rubric(rewards, timeout_s=timeout_s)
+    rubric = Rubric(config.rewards, timeout_s=config.reward_timeout_s)
     found = rubric.score_all([item.trajectory for item in filed])
-    return [replace(item, trajectory=trajectory) for item, trajectory in zip(filed, found, strict=True)], rubric
-
-
-def means(filed: Sequence[SourcedTrajectory], rubric: Rubric) -> dict[str, float | None]:
-    """The mean of each reward of the rubric and of the total, over the trajectories that have it."""
+    # Each mean is over the trajectories that have the reward.
     names = [*(part.name for part in rubric.parts), TOTAL]
-    known = {name: [v for item in filed if (v := item.trajectory.rewards[name]) is not None] for name in names}
-    return {name: sum(values) / len(values) if values else None for name, values in known.items()}
+    known = {name: [v for one in found if (v := one.rewards[name]) is not None] for name in names}
+    means = {name: sum(values) / len(values) if values else None for name, values in known.items()}
+    report: dict[str, Any] = {"rewards": means, "not_scored": rubric.to_json()}
+    report |= {"scored_lowest": lowest} if (lowest := rubric.lowest_to_json()) else {}
+    report |= {"judged": costs} if (costs := rubric.costs()) else {}
+    return [replace(item, trajectory=one) for item, one in zip(filed, found, strict=True)], report

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from math import floor, inf
 from random import Random
+from typing import Any
 
 from pydantic import JsonValue
 
@@ -49,8 +50,6 @@ from bough.types import Message, Pair, Trajectory, Turn, conversation
 # cancel and are not computed. The pair starts where the two differ, and both sides run to the end of their episode.
 
 SUCCESS, PROGRESS = "success_over_failure", "more_progress"
-
-
 # Two attempts at one task, the better one first, and the rule that says so.
 Match = tuple[SourcedTrajectory, SourcedTrajectory, str]
 
@@ -174,41 +173,21 @@ async def failure_pairs(
     rules_of: RulesOf,
 ) -> list[Pair]:
     """A pair for each mistake that a better reply is known for."""
-    advisor = Advisor(config, StateTree(filed, rules_of), environment_of, rules_of, ledger)
-    gate = asyncio.Semaphore(REPLAYS)
+    tree, gate = StateTree(filed, rules_of), asyncio.Semaphore(REPLAYS)
 
-    async def ask(item: SourcedTrajectory) -> list[Pair]:
-        async with gate:
-            return await advisor.look_at(item)
-
-    return [pair for pairs in await asyncio.gather(*map(ask, filed)) for pair in pairs]
-
-
-@dataclass(frozen=True)
-class Advisor:
-    """Finds mistakes and better replies."""
-
-    config: FailureModesConfig
-    tree: StateTree
-    environment_of: EnvironmentOf
-    rules_of: RulesOf
-    ledger: Ledger
-
-    async def look_at(self, item: SourcedTrajectory) -> list[Pair]:
-        """A pair for each mistake of a trajectory where a better reply is known."""
-        found: list[Pair] = []
-        count: Counter[str] = Counter()
-        rules = chosen(all_rules(self.rules_of(item)), self.config.reasons)
+    async def look_at(item: SourcedTrajectory) -> list[Pair]:
+        found, count = list[Pair](), Counter[str]()
+        rules = chosen(all_rules(rules_of(item)), config.reasons)
         for mistake in mistakes(item.trajectory, rules):
-            if count[mistake.reason] == self.config.per_trajectory:
-                self.ledger.drop("more_than_per_trajectory")
+            if count[mistake.reason] == config.per_trajectory:
+                ledger.drop("more_than_per_trajectory")
                 continue
             # A success in the same state needs no environment.
-            environment_class = self.environment_of(item) if "expert" in self.config.better else None
+            environment_class = environment_of(item) if "expert" in config.better else None
             advice: Advice = UNKNOWN
-            for source in self.config.better:
+            for source in config.better:
                 if source == "success":
-                    said = self._from_success(item, mistake.turn, rules)
+                    said = _from_success(tree, item, mistake.turn, rules, rules_of)
                 else:
                     said = await _from_expert(item, mistake.turn, environment_class)
                 if said != UNKNOWN:
@@ -216,29 +195,38 @@ class Advisor:
                 if not isinstance(said, str):
                     break
             if isinstance(advice, str):
-                self.ledger.drop(advice)
+                ledger.drop(advice)
                 continue
-            self.ledger.keep()
+            ledger.keep()
             turn, info = advice
             found.append(round_pair(item, mistake.turn, turn, reason=mistake.reason, info=info))
             count[mistake.reason] += 1
         return found
 
-    def _from_success(self, item: SourcedTrajectory, at: int, rules: Mapping[str, Rule]) -> Advice:
-        """What a success did in the same state, unless that would be a mistake here too."""
-        trajectory = item.trajectory
-        instead = trajectory.model_copy(update={"success": None, "stop": None})
+    async def ask(item: SourcedTrajectory) -> list[Pair]:
+        async with gate:
+            return await look_at(item)
 
-        def sound(turn: Turn) -> bool:
-            tried = instead.model_copy(update={"turns": [*trajectory.turns[:at], turn]})
-            return not any(rule(tried, at) for rule in rules.values())
+    return [pair for pairs in await asyncio.gather(*map(ask, filed)) for pair in pairs]
 
-        way = self.tree.way_on(states(trajectory, self.rules_of(item))[at], action_of(trajectory.turns[at]), sound)
-        if way is None:
-            return UNKNOWN
-        other, other_at = way
-        turn = moved(other.trajectory.turns[other_at], other.trajectory, other_at, trajectory, at)
-        return turn, {"by": "success", "chosen": {**other.place, "turn": other_at}}
+
+def _from_success(
+    tree: StateTree, item: SourcedTrajectory, at: int, rules: Mapping[str, Rule], rules_of: RulesOf
+) -> Advice:
+    """What a success did in the same state, unless that would be a mistake here too."""
+    trajectory = item.trajectory
+    instead = trajectory.model_copy(update={"success": None, "stop": None})
+
+    def sound(turn: Turn) -> bool:
+        tried = instead.model_copy(update={"turns": [*trajectory.turns[:at], turn]})
+        return not any(rule(tried, at) for rule in rules.values())
+
+    way = tree.way_on(states(trajectory, rules_of(item))[at], action_of(trajectory.turns[at]), sound)
+    if way is None:
+        return UNKNOWN
+    other, other_at = way
+    turn = moved(other.trajectory.turns[other_at], other.trajectory, other_at, trajectory, at)
+    return turn, {"by": "success", "chosen": {**other.place, "turn": other_at}}
 
 
 async def _from_expert(item: SourcedTrajectory, at: int, environment_class: type[Environment] | None) -> Advice:
@@ -310,8 +298,10 @@ async def right_steps(
                 if environment_class is not None:
                     tried = await _tried(item, at, environment_class, reply)
                     why_not = tried if isinstance(tried, str) else ""
-                    if not isinstance(tried, str) and _gets_further(tried[1], turns[at - 1] if at else None):
-                        why_not = "gets_further"
+                    if not isinstance(tried, str):
+                        known, answer = turns[at - 1].progress if at else None, tried[1]
+                        further = None not in (known, answer.progress) and (answer.progress or 0) > (known or 0)
+                        why_not = "gets_further" if answer.success or further else ""
                 if why_not:
                     ledger.drop(why_not)
                     continue
@@ -322,11 +312,6 @@ async def right_steps(
 
     successes = [item for item in filed if item.trajectory.success]
     return [pair for pairs in await asyncio.gather(*map(look_at, successes)) for pair in pairs]
-
-
-def _gets_further(answer: Observation, before: Turn | None) -> bool:
-    known = before.progress if before is not None else None
-    return bool(answer.success) or (answer.progress is not None and known is not None and answer.progress > known)
 
 
 def _tempting(trajectory: Trajectory, rules: MistakeRules, count: int, seed: int) -> Iterator[tuple[int, Message, str]]:
@@ -364,7 +349,12 @@ class PairWork:
         config, modes, lookup = self.config, self.config.failure_modes, self.lookup
         lookup.check_reasons(modes.reasons, self.filed, ())
         lookup.check_reasons([*modes.caps, *modes.shares], self.filed, PAIR_REASONS)
-        spoken = [_conversation(item) for item in self.filed]
+        # Without their branches: two replies in one round must answer the same messages.
+        talks = [[turn for turn in item.trajectory.turns if turn.prompt is None] for item in self.filed]
+        spoken = [
+            replace(item, trajectory=item.trajectory.model_copy(update={"turns": turns}))
+            for item, turns in zip(self.filed, talks, strict=True)
+        ]
         found: list[Pair] = []
         try:
             if "episode" in config.kinds:
@@ -373,17 +363,13 @@ class PairWork:
             if "parting" in config.kinds:
                 ledger = self._ledger("failures, compared with successes")
                 found += round_pairs(spoken, ledger, rules_of=lookup.rules_of)
+            known: Any = {"environment_of": lookup.environment_of, "rules_of": lookup.rules_of}
             if "failure_mode" in config.kinds:
                 lookup.learn(spoken)
-                found += await failure_pairs(
-                    spoken, modes, self._ledger("mistakes"),
-                    environment_of=lookup.environment_of, rules_of=lookup.rules_of,
-                )  # fmt: skip
+                found += await failure_pairs(spoken, modes, self._ledger("mistakes"), **known)
             if "right_step" in config.kinds:
-                found += await right_steps(
-                    spoken, modes, self._ledger("steps of successes, against mistakes"),
-                    environment_of=lookup.environment_of, rules_of=lookup.rules_of, seed=config.seed,
-                )  # fmt: skip
+                ledger = self._ledger("steps of successes, against mistakes")
+                found += await right_steps(spoken, modes, ledger, **known, seed=config.seed)
         finally:
             for environment_class in lookup.opened:
                 await shut_down(environment_class)
@@ -392,14 +378,6 @@ class PairWork:
     def _ledger(self, item: str) -> Ledger:
         self.ledgers.append(Ledger(item))
         return self.ledgers[-1]
-
-
-def _conversation(item: SourcedTrajectory) -> SourcedTrajectory:
-    """The episode without its branches: two replies in one round must answer the same messages."""
-    turns = [turn for turn in item.trajectory.turns if turn.prompt is None]
-    if len(turns) == len(item.trajectory.turns):
-        return item
-    return replace(item, trajectory=item.trajectory.model_copy(update={"turns": turns}))
 
 
 # Limits on pairs per reason: a maximum number, and a maximum share of all pairs.

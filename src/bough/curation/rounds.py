@@ -95,28 +95,17 @@ class PairsConfig(CurationConfig):
     )
 
 
-@dataclass(frozen=True)
-class Rate:
-    """`successes` out of `plays`."""
-
-    successes: int
-    plays: int
-
-    @property
-    def mean(self) -> float:
-        """The expected success rate under a uniform prior: (s + 1) / (n + 2)."""
-        return (self.successes + 1) / (self.plays + 2)
-
-    def __add__(self, other: Rate) -> Rate:
-        return Rate(self.successes + other.successes, self.plays + other.plays)
-
-
 @dataclass
 class Crossing:
-    """A state that attempts went through: the successes, and the success rate of each action."""
+    """A state that attempts went through: the successes, and of each action the number of successes and of plays."""
 
     successes: list[tuple[SourcedTrajectory, int]] = field(default_factory=list)
-    rates: dict[str, Rate] = field(default_factory=dict)
+    plays: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
+
+    def rate(self, action: str) -> float:
+        """The expected success rate under a uniform prior: (s + 1) / (n + 2)."""
+        successes, plays = self.plays[action]
+        return (successes + 1) / (plays + 2)
 
 
 class StateTree:
@@ -135,7 +124,8 @@ class StateTree:
                 # An attempt that returns to a state and repeats its action there is still one attempt.
                 if (state, action) not in counted:
                     counted.add((state, action))
-                    crossing.rates[action] = crossing.rates.get(action, Rate(0, 0)) + Rate(int(success), 1)
+                    crossing.plays[action][0] += success
+                    crossing.plays[action][1] += 1
 
     def way_on(
         self, state: State, not_as: str, sound: Callable[[Turn], bool] = lambda _: True
@@ -160,7 +150,7 @@ def round_pairs(filed: Sequence[SourcedTrajectory], ledger: Ledger, *, rules_of:
             ledger.drop("no_success_came_by")
             continue
         state, crossing = path[at], tree.crossings[path[at]]
-        if crossing.rates[action_of(turns[at])].successes:
+        if crossing.plays[action_of(turns[at])][0]:
             # A success took the same action: this attempt was cut short before it did anything else.
             ledger.drop("never_part")
             continue
@@ -175,13 +165,14 @@ def round_pairs(filed: Sequence[SourcedTrajectory], ledger: Ledger, *, rules_of:
         ledger.keep()
         other, other_at = way
         turn = other.trajectory.turns[other_at]
-        better, worse = crossing.rates[action_of(turn)], crossing.rates[action]
+        better = action_of(turn)
         info: dict[str, JsonValue] = {
             "chosen": {**other.place, "turn": other_at},
-            "plays": {"chosen": [better.successes, better.plays], "rejected": [worse.successes, worse.plays]},
+            "plays": {"chosen": [*crossing.plays[better]], "rejected": [*crossing.plays[action]]},
         }
         moved_turn = moved(turn, other.trajectory, other_at, item.trajectory, at)
-        found.append(round_pair(item, at, moved_turn, reason=PARTING, margin=better.mean - worse.mean, info=info))
+        margin = crossing.rate(better) - crossing.rate(action)
+        found.append(round_pair(item, at, moved_turn, reason=PARTING, margin=margin, info=info))
     return found
 
 
