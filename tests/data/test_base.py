@@ -3,7 +3,6 @@ from datetime import UTC, datetime
 import pytest
 
 from bough.data.base import (
-    check_roles,
     digest,
     field,
     finite,
@@ -90,8 +89,8 @@ def test_a_conversation_without_a_reply_in_its_place_is_refused(
 
 @pytest.mark.parametrize("messages", [[USER, YES, YES], [USER, SYSTEM], [USER, TOOL], [SYSTEM, YES], [USER, YES, TOOL]])
 def test_roles_out_of_order_are_refused(messages: list[Message]):
-    assert reason_of(check_roles, messages) == "unbalanced_roles"
-    check_roles([SYSTEM, USER, USER, CALL, TOOL, TOOL, USER, YES, USER])
+    assert reason_of(split_turns, messages) == "unbalanced_roles"
+    split_turns([SYSTEM, USER, USER, CALL, TOOL, TOOL, USER, YES, USER])
 
 
 def test_equal_messages_have_one_digest():

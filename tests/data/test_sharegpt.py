@@ -63,7 +63,7 @@ def test_a_bad_reply_is_named(reply: dict, reason: str, message: str):
 @pytest.mark.parametrize(
     ("row", "reason", "message"),
     [
-        ({"conversations": [HUMAN, GPT, GPT]}, "unbalanced_roles", "message 2 is an assistant message"),
+        ({"conversations": [HUMAN, GPT, GPT]}, "unbalanced_roles", "message 2 (assistant) is after assistant"),
         ({"conversations": [{"from": "system", "value": "a"}, HUMAN], "system": "b"}, "unbalanced_roles", "message 1"),
         ({"conversations": [HUMAN], "chosen": GPT}, "missing_field", '"rejected" is missing'),
         ({"conversations": [HUMAN], "chosen": GPT, "rejected": GPT}, "same_reply", '"rejected" equals "chosen"'),

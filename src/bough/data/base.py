@@ -119,6 +119,9 @@ def jsonable(value: Any) -> Any:
     return value
 
 
+ORDER = "system may only be first, assistant must follow user or tool, tool must follow a tool call"
+
+
 def split_turns(
     messages: list[Message], *, begin: int | None = None, trained: Iterable[bool] | None = None
 ) -> tuple[list[Message], list[Turn]]:
@@ -129,38 +132,31 @@ def split_turns(
     to the next one, is its observation. `trained` says for each turn whether it is
     trained (default: all are).
     """
-    check_roles(messages)
+    for i, message in enumerate(messages):
+        # A system message only first, an assistant only after user or tool, a tool only after a tool call.
+        before = messages[i - 1] if i else None
+        follows = {
+            "system": before is None,
+            "user": True,
+            "assistant": before is not None and before.role in ("user", "tool"),
+            "tool": before is not None and (before.role == "tool" or bool(before.tool_calls)),
+        }
+        if not follows[message.role]:
+            place = f"message {i} ({message.role}) is after {before.role if before else 'nothing'}"
+            raise RowError("unbalanced_roles", f"{place}; {ORDER}")
     if begin is None:
         begin = next((i for i, message in enumerate(messages) if message.role == "assistant"), len(messages))
-    before, turns = split_conversation(messages[begin:])
+    unanswered, turns = split_conversation(messages[begin:])
     if not turns:
         raise RowError("unbalanced_roles", "no assistant message: there is nothing to train")
-    if before:
-        raise RowError("unbalanced_roles", f"message {begin} is a {before[0].role} message; it must be a reply")
+    if unanswered:
+        raise RowError("unbalanced_roles", f"message {begin} is a {unanswered[0].role} message; it must be a reply")
     flags = [True] * len(turns) if trained is None else list(trained)
     replies = [i for i, message in enumerate(messages) if message.role == "assistant" and i >= begin]
     for i, turn, flag in zip(replies, turns, flags, strict=True):
         if flag and turn.reply.empty:
             raise RowError("empty_completion", f"message {i} (assistant) is empty")
     return messages[:begin], [t.model_copy(update={"trained": flag}) for t, flag in zip(turns, flags, strict=True)]
-
-
-def check_roles(messages: list[Message]) -> None:
-    """A system message only first, an assistant only after user or tool, a tool only after a tool call."""
-    previous: Message | None = None
-    for i, message in enumerate(messages):
-        wrong = ""
-        if message.role == "system" and previous is not None:
-            wrong = "is a system message; only the first message may be one"
-        elif message.role == "assistant" and (previous is None or previous.role not in ("user", "tool")):
-            wrong = (
-                f"is an assistant message after {previous.role if previous else 'nothing'}; it must follow user or tool"
-            )
-        elif message.role == "tool" and not (previous and (previous.role == "tool" or previous.tool_calls)):
-            wrong = "is a tool message that answers no tool call"
-        if wrong:
-            raise RowError("unbalanced_roles", f"message {i} {wrong}")
-        previous = message
 
 
 def digest(*messages: Message) -> str:
@@ -181,14 +177,11 @@ JSON_NAMES: dict[type, str] = {
 
 def row_error(error: ValidationError) -> RowError:
     """The errors of pydantic in one sentence, with the reason of the first."""
-    findings = error.errors(include_url=False, include_context=False, include_input=False)
-    sentences = []
+    findings, sentences = error.errors(include_url=False, include_context=False, include_input=False), []
     for finding in findings[:3]:
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in finding["loc"]).lstrip(".")
         place = f'"{path if len(path) <= 80 else path[:79] + "…"}": ' if path else ""
         sentences.append(place + finding["msg"].removeprefix("Value error, "))
-    if len(findings) > 3:
-        sentences.append(f"and {len(findings) - 3} more")
     reason = {"missing": "missing_field", "finite_number": "not_finite"}.get(findings[0]["type"], "wrong_type")
     if '"rejected" equals "chosen"' in findings[0]["msg"]:
         reason = "same_reply"

@@ -40,10 +40,16 @@ LEFT_OUT: dict[str, dict[str, Any]] = {
 def read(row: Row) -> Sample:
     """The record of one row."""
     row = dict(row)
-    model = _model(row.pop("bough", None))
+    tag = row.pop("bough", None)
+    kind, _, version = str(tag).partition("/")
+    if kind not in KINDS or not version.isdecimal():
+        allowed = ", ".join(f"{known}/{VERSION}" for known in KINDS)
+        raise RowError("wrong_type", f'"bough" is {tag!r}; it must be one of {allowed}')
+    if int(version) > VERSION:
+        raise RowError("newer_schema", f"{tag} was written by a newer Bough; this one reads up to {kind}/{VERSION}")
     try:
         shared = [stored.pop("shared", 0) for stored in _stored_calls(row)]
-        record = model.model_validate(row)
+        record = KINDS[kind].model_validate(row)
     except ValidationError as error:
         raise row_error(error) from None
     except (AttributeError, TypeError):
@@ -69,30 +75,22 @@ def write(record: Sample) -> Row:
     for part, task in zip([row, *row.get("attempts", [])], [record.task, *(one.task for one in attempts)], strict=True):
         if task.data:
             part["task"]["data"] = task.data
-    previous: Call | None = None
+    before, after = list[int](), list[int]()  # the prompt and the completion of the previous call
     for stored, call in zip(_stored_calls(row), _calls(record), strict=True):
-        count = _shared(previous, call)
+        count = common_prefix(before, call.prompt_ids)
+        if count == len(before):
+            count += common_prefix(after, call.prompt_ids[count:])
         stored |= {name: value for name, value in call.__dict__.items() if value != CALL_DEFAULTS.get(name, ...)}
         stored["prompt_ids"] = call.prompt_ids[count:]
         if count:
             stored["shared"] = count
-        previous = call
+        before, after = call.prompt_ids, call.completion_ids
     return row
 
 
 def prompt_tokens(row: Row) -> int:
     """Number of tokens of the prompts of a row once they are restored. Raises if the row is not a record."""
     return sum(int(stored.get("shared", 0)) + len(stored["prompt_ids"]) for stored in _stored_calls(row))
-
-
-def _shared(before: Call | None, call: Call) -> int:
-    """How many tokens a call's prompt begins with that the call before it begins with."""
-    if before is None:
-        return 0
-    size = len(before.prompt_ids)
-    if call.prompt_ids[:size] == before.prompt_ids:
-        return size + common_prefix(before.completion_ids, call.prompt_ids[size:])
-    return common_prefix(before.prompt_ids, call.prompt_ids)
 
 
 def common_prefix(left: S, right: S) -> int:
@@ -107,17 +105,6 @@ def common_prefix(left: S, right: S) -> int:
         else:
             high = middle - 1
     return low
-
-
-def _model(tag: Any) -> type[Sample]:
-    kind, _, version = str(tag).partition("/")
-    if kind not in KINDS or not version.isdecimal():
-        raise RowError(
-            "wrong_type", f'"bough" is {tag!r}; it must be one of {", ".join(f"{k}/{VERSION}" for k in KINDS)}'
-        )
-    if int(version) > VERSION:
-        raise RowError("newer_schema", f"{tag} was written by a newer Bough; this one reads up to {kind}/{VERSION}")
-    return KINDS[kind]
 
 
 def _stored_calls(row: Row) -> Iterator[Row]:

@@ -37,7 +37,7 @@ from bough.data.base import (
     write_task,
 )
 from bough.errors import RowError
-from bough.types import Group, Message, Pair, Task, Trajectory, Turn
+from bough.types import Group, Message, Pair, Trajectory, Turn
 
 
 @reader
@@ -104,57 +104,43 @@ def read_grpo(row: Row) -> Group:
     attempts = field(row, "trajectories", list)
     if not attempts:
         raise RowError("missing_field", '"trajectories" is empty; a group needs at least one attempt')
-    return Group(
-        task=task,
-        attempts=[_read_attempt(attempt, i, start, task) for i, attempt in enumerate(attempts)],
-        info=rest(row, "prompt", "trajectories", *TASK),
-    )
+    found = []
+    for i, value in enumerate(attempts):
+        attempt: Row = typed(value, dict, f"trajectories[{i}]")
+        where = f"trajectories[{i}] "
+        turns = read_text(field(attempt, "response", str, where), f'{where}"response"')
+        rewards = optional(attempt, "step_rewards", list, where) or []
+        scores = [r if r is None else finite(r, f"{where}step_rewards[{j}]") for j, r in enumerate(rewards)]
+        own = ["id", "response", *ENDING]
+        if len(scores) == len(turns):
+            turns = [turn.model_copy(update={"reward": score}) for turn, score in zip(turns, scores, strict=True)]
+            own.append("step_rewards")
+        elif scores and len(turns) > 1:
+            raise RowError("wrong_length", f"{where}has {len(scores)} step_rewards for {len(turns)} steps")
+        id = name(attempt, "id", where) or f"{task.id}/{i}"
+        ending = read_ending(attempt, where)
+        found.append(Trajectory(id=id, task=task, start=start, turns=turns, **ending, info=rest(attempt, *own)))
+    return Group(task=task, attempts=found, info=rest(row, "prompt", "trajectories", *TASK))
 
 
 def write_grpo(record: Sample) -> Row:
     """The row of a group."""
     group = expect(record, Group, "knowlyr-grpo")
-    row = {
-        **write_task(group.task),
-        "prompt": group.attempts[0].start[-1].content,
-        "trajectories": [_write_attempt(attempt, i) for i, attempt in enumerate(group.attempts)],
-        **group.info,
-    }
+    attempts = []
+    for i, attempt in enumerate(group.attempts):
+        rewards = [turn.reward for turn in attempt.turns]
+        scored = any(reward is not None for reward in rewards)
+        written = {} if attempt.id == f"{attempt.task.id}/{i}" else {"id": attempt.id}
+        written |= {"response": write_text(attempt.turns), **write_ending(attempt)}
+        attempts.append({**written, **given(step_rewards=rewards if scored else None), **attempt.info})
+    prompt = group.attempts[0].start[-1].content
+    row = {**write_task(group.task), "prompt": prompt, "trajectories": attempts, **group.info}
     return faithful("knowlyr-grpo", record, row, read_grpo)
 
 
 def _asked(instruction: str, given_input: str | None = None) -> list[Message]:
     """The start: the instruction, then the input if there is one."""
     return [Message(role="user", content=f"{instruction}\n\n{given_input}" if given_input else instruction)]
-
-
-def _read_attempt(value: Any, i: int, start: list[Message], task: Task) -> Trajectory:
-    attempt: Row = typed(value, dict, f"trajectories[{i}]")
-    where = f"trajectories[{i}] "
-    turns = read_text(field(attempt, "response", str, where), f'{where}"response"')
-    rewards = optional(attempt, "step_rewards", list, where) or []
-    scores = [r if r is None else finite(r, f"{where}step_rewards[{j}]") for j, r in enumerate(rewards)]
-    own = ["id", "response", *ENDING]
-    if len(scores) == len(turns):
-        turns = [turn.model_copy(update={"reward": score}) for turn, score in zip(turns, scores, strict=True)]
-        own.append("step_rewards")
-    elif scores and len(turns) > 1:
-        raise RowError("wrong_length", f"{where}has {len(scores)} step_rewards for {len(turns)} steps")
-    id = name(attempt, "id", where) or f"{task.id}/{i}"
-    ending = read_ending(attempt, where)
-    return Trajectory(id=id, task=task, start=start, turns=turns, **ending, info=rest(attempt, *own))
-
-
-def _write_attempt(attempt: Trajectory, i: int) -> Row:
-    rewards = [turn.reward for turn in attempt.turns]
-    scored = any(reward is not None for reward in rewards)
-    return {
-        **({} if attempt.id == f"{attempt.task.id}/{i}" else {"id": attempt.id}),
-        "response": write_text(attempt.turns),
-        **write_ending(attempt),
-        **given(step_rewards=rewards if scored else None),
-        **attempt.info,
-    }
 
 
 FORMATS = [
@@ -211,11 +197,10 @@ def read_steps(value: Any) -> list[Turn]:
     """The turns of a list of steps. An empty observation is an empty message; a missing one is no message."""
     steps = typed(value, list, '"steps"')
     turns = [_read_step(step, f"steps[{i}]") for i, step in enumerate(steps)]
-    for i, turn in enumerate(turns[:-1]):
-        if not turn.observation:
-            raise RowError(
-                "missing_field", f'steps[{i}] "observation" is missing; only the last step may end without one'
-            )
+    silent = next((i for i, turn in enumerate(turns[:-1]) if not turn.observation), None)
+    if silent is not None:
+        said = "only the last step may end without one"
+        raise RowError("missing_field", f'steps[{silent}] "observation" is missing; {said}')
     return turns
 
 
@@ -223,7 +208,17 @@ def read_text(text: str, what: str) -> list[Turn]:
     """The turns of a text: its steps, or one reply."""
     if not text.strip():
         raise RowError("empty_completion", f"{what} is empty")
-    turns = [_read_body(body) for body in _bodies(text.strip())]
+    turns = []
+    for body in _bodies(text.strip()):  # verbatim, except for white space at the ends
+        step = _STEP.match(body)
+        assert step is not None, "any text matches"
+        said = step["observation"]
+        turn = Turn(
+            reply=Message(role="assistant", content=step["reply"].rstrip()),
+            action=(step["action"] or "").strip() or None,
+            observation=[] if said is None else [Message(role="user", content=said.rstrip())],
+        )
+        turns.append(turn)
     if turns and all(turn.observation for turn in turns[:-1]):
         return turns
     return [Turn(reply=Message(role="assistant", content=text))]
@@ -291,15 +286,3 @@ def _bodies(text: str) -> list[str]:
         bodies[-1].append(piece)
         observed = _OBSERVATION.search(piece) is not None
     return ["".join(pieces) for pieces in bodies]
-
-
-def _read_body(body: str) -> Turn:
-    """The turn of one step's text, verbatim except for white space at its ends."""
-    step = _STEP.match(body)
-    assert step is not None, "any text matches"
-    said = step["observation"]
-    return Turn(
-        reply=Message(role="assistant", content=step["reply"].rstrip()),
-        action=(step["action"] or "").strip() or None,
-        observation=[] if said is None else [Message(role="user", content=said.rstrip())],
-    )

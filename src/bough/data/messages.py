@@ -31,10 +31,15 @@ AnnotatedMessage = tuple[Message, Row]
 
 def read_messages(value: Any, what: str) -> list[AnnotatedMessage]:
     """A list of messages; their order is not checked."""
-    return [
-        (read_message(message, f"{what}[{i}]"), _read_note(message, f"{what}[{i}] "))
-        for i, message in enumerate(typed(value, list, what))
-    ]
+    found: list[AnnotatedMessage] = []
+    for i, one in enumerate(typed(value, list, what)):
+        message, where, note = read_message(one, f"{what}[{i}]"), f"{what}[{i}] ", Row()
+        if message.role == "assistant":
+            note = {key: optional(one, key, str, where) for key in ("action", "error", "state")}
+            note |= {key: number(one, key, where) for key in ("reward", "progress")}
+            note["trained"] = number(one, "weight", where) != 0
+        found.append((message, note))
+    return found
 
 
 def read_message(value: Any, what: str) -> Message:
@@ -139,17 +144,3 @@ def write_turns(turns: list[Turn]) -> list[Row]:
         )
         messages += [write_message(turn.reply) | note, *map(write_message, turn.observation)]
     return messages
-
-
-def _read_note(message: Row, where: str) -> Row:
-    """What an assistant message says about its turn, as fields of Turn."""
-    if message["role"] != "assistant":
-        return {}
-    return {
-        "action": optional(message, "action", str, where),
-        "reward": number(message, "reward", where),
-        "progress": number(message, "progress", where),
-        "error": optional(message, "error", str, where),
-        "state": optional(message, "state", str, where),
-        "trained": number(message, "weight", where) != 0,
-    }

@@ -41,7 +41,7 @@ from bough.data.base import (
     write_columns,
 )
 from bough.errors import RowError
-from bough.types import Message, Pair, Role, Trajectory, Turn
+from bough.types import Message, Pair, Role, Trajectory
 
 
 @reader
@@ -91,7 +91,13 @@ def _read_preference(row: Row) -> Pair:
     # Some datasets repeat the prompt as text beside two whole conversations; TRL reads the conversations.
     whole = all(side and side[0][0].role != "assistant" for side in (chosen, rejected))
     if prompt is None or (isinstance(prompt, str) and whole):
-        begin = _divergence(chosen, rejected)
+        # From the last reply up to which they are equal.
+        same = sum(1 for _ in takewhile(lambda both: both[0][0] == both[1][0], zip(chosen, rejected, strict=False)))
+        shared = range(min(same, len(chosen) - 1, len(rejected) - 1), 0, -1)
+        begin = next((i for i in shared if chosen[i][0].role == rejected[i][0].role == "assistant"), 0)
+        if not begin:
+            why = '"chosen" and "rejected" do not diverge at a reply'
+            raise RowError("missing_field", f'there is no "prompt", and {why}')
         both = chosen, rejected
     else:
         said = _read_side(row, "prompt", "user")
@@ -105,15 +111,6 @@ def _read_side(row: Row, key: str, role: Role) -> list[chat.AnnotatedMessage]:
     """The messages of a column: a list of them, or a text that `role` says."""
     value = field(row, key, (str, list))
     return [(Message(role=role, content=value), {})] if isinstance(value, str) else chat.read_messages(value, key)
-
-
-def _divergence(chosen: list[chat.AnnotatedMessage], rejected: list[chat.AnnotatedMessage]) -> int:
-    """The index of the first reply in which two conversations differ."""
-    same = sum(1 for _ in takewhile(lambda both: both[0][0] == both[1][0], zip(chosen, rejected, strict=False)))
-    for i in range(min(same, len(chosen) - 1, len(rejected) - 1), 0, -1):
-        if chosen[i][0].role == rejected[i][0].role == "assistant":
-            return i
-    raise RowError("missing_field", 'there is no "prompt", and "chosen" and "rejected" do not diverge at a reply')
 
 
 FORMAT = Format(
@@ -160,21 +157,19 @@ _ACTION = re.compile(r"^ACTION:(.*)", re.MULTILINE | re.DOTALL)
 def read_rounds(row: Row) -> Pair:
     """A pair of one turn each."""
     history = [_normalised(message) for message, _ in chat.read_messages(field(row, "messages", list), "messages")]
-    chosen, rejected = (_read_turn(history, row, side) for side in ("chosen", "rejected"))
+    sides = []
+    for side in ("chosen", "rejected"):
+        value: Any = field(row, side, (str, dict))
+        reply = Message(role="assistant", content=value) if isinstance(value, str) else chat.read_message(value, side)
+        reply = _normalised(reply)
+        _, [turn] = split_turns([*history, reply], begin=len(history))
+        action = _ACTION.search(reply.content)
+        sides.append([turn.model_copy(update={"action": action and action[1].strip()})])
     index = name(row, "trajectory_index")
     return read_pair(
-        row, history, [chosen], [rejected], "messages", "chosen", "rejected", "tools",
+        row, history, *sides, "messages", "chosen", "rejected", "tools",
         tools=chat.read_tools(row), unnamed=index and f"trajectory-{index}",
     )  # fmt: skip
-
-
-def _read_turn(history: list[Message], row: Row, side: str) -> Turn:
-    value: Any = field(row, side, (str, dict))
-    reply = Message(role="assistant", content=value) if isinstance(value, str) else chat.read_message(value, side)
-    reply = _normalised(reply)
-    _, [turn] = split_turns([*history, reply], begin=len(history))
-    action = _ACTION.search(reply.content)
-    return turn.model_copy(update={"action": action and action[1].strip()})
 
 
 def _normalised(message: Message) -> Message:
