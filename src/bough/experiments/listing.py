@@ -37,21 +37,19 @@ def list_runs(folder: str | Path = "runs") -> list[ListedRun]:
     found = []
     for path in sorted(one for one in Path(folder).iterdir() if one.is_dir() and not one.name.startswith(".")):
         if (path / FILE_NAME).is_file():
-            found.append(_recipe_run(path))
+            try:
+                recipe = read_recipe(path)
+                records = [StageRecord.read(path / stage.folder) for stage in plan(recipe)]
+            except InputError as error:
+                found.append(ListedRun(path.name, "recipe", "cannot be read", str(error)))
+                continue
+            finished = [record for record in records if record is not None and record.finished]
+            progress = f"{len(finished)} of {plural(len(records), 'stage')}"
+            last = f"last stage: {finished[-1].name}" if finished else ""
+            found.append(ListedRun(path.name, f"recipe {recipe.name}", progress, last))
         elif (command := command_of(path)) is not None:
             found.append(command_run(path, command))
     return found
-
-
-def _recipe_run(folder: Path) -> ListedRun:
-    try:
-        recipe = read_recipe(folder)
-        records = [StageRecord.read(folder / stage.folder) for stage in plan(recipe)]
-    except InputError as error:
-        return ListedRun(folder.name, "recipe", "cannot be read", str(error))
-    finished = [record for record in records if record is not None and record.finished]
-    last = f"last stage: {finished[-1].name}" if finished else ""
-    return ListedRun(folder.name, f"recipe {recipe.name}", f"{len(finished)} of {plural(len(records), 'stage')}", last)
 
 
 def command_of(folder: Path) -> str | None:

@@ -118,7 +118,13 @@ def load_recipe(path: Path, changes: Mapping[str, JsonValue]) -> Recipe:
         raise InputError("--set cannot be applied:", problems)
     if problems := list(_code_problems(values, changes)):
         raise InputError(f"{path} names code, which a file may not do; if you trust it, name it with --set:", problems)
-    if problems := list(_translate(values)):
+    for verb, settings in all_stages(values.get("stages")):  # other tools' keys in the training stages
+        if verb in table.stages() and table.stages()[verb].writes == "model":
+            translated, foreign = translate(settings, leaves(stage_config(verb)))
+            settings.clear()
+            settings |= translated
+            problems += [f"{settings.get('name', verb)}: {problem}" for problem in foreign.values()]
+    if problems:
         raise InputError(f"{path} is not a valid recipe:", problems)
     try:
         return Recipe(**values)
@@ -236,16 +242,6 @@ def _code_problems(values: Mapping[str, Any], changes: Mapping[str, JsonValue]) 
             if name not in given:
                 shown = f"{{{name}: 1}}" if setting == "rewards" else name
                 yield f"{place}.{key} is {name!r}; --set {shlex.quote(f'{place}.{key}={shown}')}"
-
-
-def _translate(values: dict[str, Any]) -> Iterator[str]:
-    """Renames other tools' keys in the training stages; yields the problems."""
-    for verb, settings in all_stages(values.get("stages")):
-        if verb in table.stages() and table.stages()[verb].writes == "model":
-            translated, problems = translate(settings, leaves(stage_config(verb)))
-            settings.clear()
-            settings |= translated
-            yield from (f"{settings.get('name', verb)}: {problem}" for problem in problems.values())
 
 
 def _set(target: dict[str, Any], key: str, value: JsonValue) -> str | None:

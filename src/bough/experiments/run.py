@@ -161,22 +161,16 @@ class Run:
                 self.shared.add(stamp.fingerprint, folder)
         else:
             with self.shared.claimed(stamp.fingerprint) if self.shared else nullcontext():
-                record = self._taken(stage, stamp, notify) or self._work(stage, artifacts, stamp, notify)
+                if self.shared and (source := self.shared.find(stamp.fingerprint, kind.artefact)) is not None:
+                    _clear(folder)
+                    self.shared.copy(source, folder, name=stage.name, round=stage.round)
+                    notify(f"{stage.folder}: the same as {source.parent.name}/{source.name}")
+                    record = _finished(folder, kind, stamp)
+                record = record or self._work(stage, artifacts, stamp, notify)
         # Training reports for itself. An earlier process may have been killed before it reported the stage.
         if tracker and kind.writes != "model" and not known:
             tracker.add(stage.folder, stamp.settings, numbers_of(folder), files_of(folder))
         return record
-
-    def _taken(self, stage: Planned, stamp: Stamp, notify: Notify) -> StageRecord | None:
-        """The stage as another run has finished it, now in this run's folder; None if there is none."""
-        folder = self.folder / stage.folder
-        source = self.shared.find(stamp.fingerprint, table.stages()[stage.verb].artefact) if self.shared else None
-        if source is None or self.shared is None:
-            return None
-        _clear(folder)
-        self.shared.copy(source, folder, name=stage.name, round=stage.round)
-        notify(f"{stage.folder}: the same as {source.parent.name}/{source.name}")
-        return _finished(folder, table.stages()[stage.verb], stamp)
 
     def _work(self, stage: Planned, artifacts: Artifacts, stamp: Stamp, notify: Notify) -> StageRecord:
         """Runs the stage's command, from the start or from where it was interrupted."""
@@ -189,7 +183,7 @@ class Run:
         record = StageRecord(stage.verb, stage.name, stage.round, stamp.fingerprint, stamp.inputs)
         folder.mkdir(parents=True, exist_ok=True)
         record.write(folder)
-        notify(f"{stage.folder}")
+        notify(stage.folder)
         started = time.monotonic()
         config = self.wiring.config(stage, artifacts)
         cluster = getattr(config, "cluster", None)

@@ -143,14 +143,23 @@ OF_RUN = {"report_to", "resume", "output", "output_dir"}
 
 def problems_of(recipe: Recipe, stages: Sequence[Planned], wiring: Wiring) -> Iterator[str]:
     """A sentence for each problem, with its place in the recipe."""
-    yield from _shared_problems(recipe)
+    configs = [stage_config(verb) for verb in table.stages()]
+    known = {name for config in configs for name in (*leaves(config), *parts(config))}
+    for key in recipe.defaults:
+        if not any(config.field_name(key) in known for config in configs):
+            yield f"defaults.{key}: no stage has such a setting{did_you_mean(key, sorted(known))}"
+    for key in shared_settings(recipe):
+        if key in OF_RECIPE:
+            yield f"defaults.{key} would be ignored: give `{key}` at the top of the recipe, or --set {key}=…"
+        elif key in OF_RUN:
+            yield f"defaults.{key} would be ignored: the run sets it for each stage"
     artifacts, adapters = Artifacts(recipe.model), dict[str, str]()  # the stages that train an adapter, by its path
     for stage in stages:
         kind = table.stages().get(stage.verb)
         if kind is None:
             yield f"{stage.place}: {stage.verb} is not a stage{did_you_mean(stage.verb, [*table.stages(), 'repeat'])}"
             continue
-        config = None
+        config: Config | None = None
         try:
             config = wiring.config(stage, artifacts)
         except InputError as error:
@@ -184,17 +193,3 @@ def hint(recipe: Recipe, problems: Sequence[str]) -> str:
     if "environment" in recipe.defaults or not any("environment" in problem for problem in problems):
         return ""
     return "Give the environment with --set defaults.environment=NAME, your own as path/to/file.py:Class."
-
-
-def _shared_problems(recipe: Recipe) -> Iterator[str]:
-    """Settings under `defaults` that no command has, or that would be ignored because the run sets them."""
-    configs = [stage_config(verb) for verb in table.stages()]
-    known = {name for config in configs for name in (*leaves(config), *parts(config))}
-    for key in recipe.defaults:
-        if not any(config.field_name(key) in known for config in configs):
-            yield f"defaults.{key}: no stage has such a setting{did_you_mean(key, sorted(known))}"
-    for key in shared_settings(recipe):
-        if key in OF_RECIPE:
-            yield f"defaults.{key} would be ignored: give `{key}` at the top of the recipe, or --set {key}=…"
-        elif key in OF_RUN:
-            yield f"defaults.{key} would be ignored: the run sets it for each stage"
