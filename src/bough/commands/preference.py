@@ -28,6 +28,7 @@ from bough.config.keywords import make_config
 from bough.data.base import IN_MEMORY
 from bough.data.reader import read
 from bough.errors import InputError
+from bough.experiments.generation import Records
 from bough.experiments.members import FileFitness
 from bough.ledger import plural
 from bough.methods.dpo import DPO, DPOConfig, Preference
@@ -153,7 +154,8 @@ class PreferenceAgent:
         """The fitness: the share of the held-out pairs whose chosen side the agent prefers, against its reference."""
         examples = self._examples(env.test_dataset)
         population, budget = self._trainer.population, self._trainer.budget
-        fitness = FileFitness(population, DPO(self.config), examples, (), metric="accuracy", budget=budget)
+        records = Records((), examples, (), [], "")
+        fitness = FileFitness(population, DPO(self.config), records, "accuracy", budget)
         return fitness.measured([self.name], examples)[self.name].fitness
 
     def clone(self, name: str, **changes: Any) -> Self:

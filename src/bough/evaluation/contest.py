@@ -77,9 +77,7 @@ class EvaluatedEnvironmentConfig(PlayedTasksConfig):
 class ContestantsConfig(AgentConfig):
     """The agents."""
 
-    model: Annotated[  # type: ignore[assignment]
-        list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
-    ] = Field(
+    model: Annotated[list[str], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)] = Field(  # type: ignore[assignment]
         ["smollm2"],
         min_length=1,
         description="a model, the folder of an adapter, expert or random; give several to compare them",
