@@ -68,11 +68,6 @@ def find_listed(name: str) -> type[Environment]:
     if not is_code(name) and (adapted := adapt(name)) is not None:
         return _environment(adapted, name)
     points = plugged_in()
-    if not points:
-        raise InputError(
-            "no environment is registered, not even Bough's own: its installation is incomplete or older than its "
-            "code; run pip install again (in a checkout: pip install -e .)"
-        )
     if name.endswith(".py"):
         raise InputError(f"environment {name!r} is a file; name its class too: {name}:Class")
     if name not in points:

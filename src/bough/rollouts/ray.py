@@ -37,7 +37,13 @@ def connected(config: ClusterConfig) -> Iterator[None]:
     assert config.address is not None
     ray = import_ray()
     if ray.is_initialized():
-        _check_same(config.address, str(ray.get_runtime_context().gcs_address))
+        here = str(ray.get_runtime_context().gcs_address)
+        # A machine has several names, but one cluster has one port.
+        if config.address not in (AUTO, here) and config.address.rpartition(":")[2] != here.rpartition(":")[2]:
+            raise InputError(
+                f"cluster {config.address}: this process is connected to the Ray cluster at {here}; "
+                "call ray.shutdown() first"
+            )
         yield
         return
     auto = config.address == AUTO
@@ -149,15 +155,6 @@ def start_here(ray: Any, **options: Any) -> None:
             del os.environ[CLUSTERS_VARIABLE]
         else:
             os.environ[CLUSTERS_VARIABLE] = before
-
-
-def _check_same(address: str, connected_to: str) -> None:
-    """InputError if another cluster was asked for. A machine has several names, but one cluster has one port."""
-    if address != AUTO and address.rpartition(":")[2] != connected_to.rpartition(":")[2]:
-        raise InputError(
-            f"cluster {address}: this process is connected to the Ray cluster at {connected_to}; "
-            "call ray.shutdown() first"
-        )
 
 
 def _reach(address: str) -> None:

@@ -176,7 +176,14 @@ class Interpreter(Environment):
         assert isinstance(options, Interpreter.Options)
         if split not in SPLITS:
             raise InputError(f"split is {split!r}; choose one of {', '.join(SPLITS)}")
-        for data in _problems(options, seed):
+        found: Iterator[dict[str, Any]] = ({"kind": "arithmetic", **data} for data in problems.arithmetic(seed))
+        if options.file is not None:
+            rows = list(problems.read(options.file))
+            if not rows:
+                raise InputError(f"{options.file}: the file contains no problem")
+            random.Random(seed).shuffle(rows)  # noqa: S311  no secret
+            found = iter(rows)
+        for data in found:
             name = hashlib.blake2b(str(data["problem"]).encode(errors="replace"), digest_size=8)
             if int.from_bytes(name.digest(), "big") % 10 in SPLITS[split]:
                 yield Task(id=name.hexdigest(), environment=cls.name, seed=data.get("seed"), data=data)
@@ -268,16 +275,6 @@ class Interpreter(Environment):
 
     def _sandbox(self, use: str, limits: SandboxLimits, **more: Any) -> Sandbox:
         return shared(use, limits, unsafe=self.settings.unsafe_no_sandbox, **more)
-
-
-def _problems(options: Interpreter.Options, seed: int) -> Iterator[dict[str, Any]]:
-    if options.file is None:
-        return ({"kind": "arithmetic", **data} for data in problems.arithmetic(seed))
-    rows = list(problems.read(options.file))
-    if not rows:
-        raise InputError(f"{options.file}: the file contains no problem")
-    random.Random(seed).shuffle(rows)  # noqa: S311  no secret
-    return iter(rows)
 
 
 def misuse(call: ToolCall) -> str | None:

@@ -75,7 +75,7 @@ def problem(row: Row) -> dict[str, Any]:
         if prelude is None:
             prelude = _given(row.get(statement) or "", entry)
         try:
-            tests = statements.split(tests)
+            tests = statements.split(tests or [])
         except (*NOT_PYTHON, TypeError):
             tests = [tests]
         data |= {"tests": tests, "entry": entry, "prelude": prelude}
