@@ -67,8 +67,8 @@ EQUIVALENT = {
     ),
     "return (torch.from_numpy(array))": ON_CPU,
     'return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=(False))': ON_CPU,
-    "return Aggregation([1 / max(length, 1) for length in lengths], (num_sequences))": NUMBER,
-    "return Aggregation([1.0] * len(lengths), (sum(lengths)))": NUMBER,
+    "return [1 / divisor for divisor in divisors], (sum(length > 0 for length in lengths))": NUMBER,
+    "return [1.0] * len(lengths), (sum(lengths))": NUMBER,
     "self.branches.append(((size + depth + self.depth), branch))": (
         "the branches of one branching all get the same amount more, so their order stays"
     ),
@@ -104,7 +104,7 @@ EQUIVALENT = {
     ),
     "differences, alpha = task_differences(known), round(1.0 - level, (13))": "0.05 either way",
     "differences, alpha = task_differences(known), round(1.0 - level, (11))": "0.05 either way",
-    "if (_needed(1.0, 1.0, alpha) >= count):": "never a whole number",
+    "if (tasks_needed(1.0, 1.0, alpha) < count):": "never a whole number",
     "high = 1.0 if successes >= trials else min((2.0), centre + half)": "below 1 by itself unless all succeed",
     "adjusted, highest = [(2.0)] * len(p_values), 0.0": UNREAD,
     "adjusted, highest = [(0.0)] * len(p_values), 0.0": UNREAD,
@@ -122,7 +122,7 @@ EQUIVALENT = {
     "saddle = bisect(slope, (1.0 * float(distinct[0])), 0.0, 1e-8)": (
         "the smallest is the -1 that is added: differences between rates are not below it"
     ),
-    "if _needed(1.0, (0.0), alpha) > count:": "a mean square is at least the squared mean, 1",
+    "if tasks_needed(1.0, (0.0), alpha) <= count:": "a mean square is at least the squared mean, 1",
     "return by_task(outcomes, lambda one: None if one.mistakes is None else one.mistakes.get(reason, (-1)) > 0)": (
         "-1 is not above 0 either"
     ),

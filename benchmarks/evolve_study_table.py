@@ -11,7 +11,7 @@ from benchmarks.experiment_table import Measured
 
 from bough.errors import InputError
 from bough.evaluation.comparison import compare
-from bough.evaluation.paired import holm
+from bough.evaluation.intervals import holm
 from bough.evaluation.results import ModelResult, Results
 from bough.evaluation.success import across_seeds, rate_of
 

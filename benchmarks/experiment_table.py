@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 import bough
 from bough.errors import InputError
 from bough.evaluation.comparison import Comparison, compare
-from bough.evaluation.paired import holm
+from bough.evaluation.intervals import holm
 from bough.evaluation.results import Lost, ModelResult, Outcome, Results
 from bough.evaluation.success import Measure, across_seeds, rate_of, report
 from bough.experiments.recipe import plan, read_recipe

@@ -41,7 +41,7 @@ MODULES = {
     "methods/distill": ["tests/methods/test_distill.py", "tests/online/test_distill.py"],
     "methods/dpo": ["tests/methods/test_dpo.py", "tests/methods/test_base.py"],
     "methods/grpo": [
-        *(f"tests/methods/test_{name}.py" for name in ("surrogate", "averaging", "grpo", "grpo_examples")),
+        *(f"tests/methods/test_{name}.py" for name in ("surrogate", "grpo", "grpo_examples")),
         "tests/curation/test_state_credit.py",
     ],
     "methods/kto": ["tests/methods/test_kto.py", "tests/methods/test_base.py"],
@@ -51,14 +51,11 @@ MODULES = {
     "trees/attend": ["tests/trees/test_attend.py"],
     "trees/recurrent": ["tests/trees/test_recurrent.py"],
     "trees/mixers": ["tests/trees/test_mixers.py", *HYBRIDS],
-    "evaluation/intervals": [
-        f"tests/evaluation/test_{name}.py" for name in ("distributions", "intervals", "sequential")
-    ],
-    "evaluation/paired": ["tests/evaluation/test_paired.py", "tests/evaluation/test_power.py"],
+    "evaluation/intervals": ["tests/evaluation/test_intervals.py", "tests/evaluation/test_paired.py"],
     "evaluation/gate": ["tests/evaluation/test_gate.py"],
     "evaluation/comparison": ["tests/evaluation/test_comparison.py"],
-    "evaluation/success": [f"tests/evaluation/test_{name}.py" for name in ("success", "pass_at_k", "seeds")],
-    "evaluation/results": ["tests/evaluation/test_outcomes.py", "tests/evaluation/test_results.py"],
+    "evaluation/success": ["tests/evaluation/test_success.py"],
+    "evaluation/results": ["tests/evaluation/test_outcomes.py"],
 }
 # What tests and package take longest to load. The package itself is loaded by each test process, from its copy.
 PRELOADED = (

@@ -88,7 +88,6 @@ def test_a_bare_call_lists_the_commands(capsys: pytest.CaptureFixture[str]):
         (["data", "show"], "FILE is required"),
         (["data", "show", "none.jsonl"], "none.jsonl: there is no such file or folder"),
         (["data", "show", "a", "--indx", "2"], "--indx is not a setting; did you mean --index?"),
-        (["sft", "--train-file", "a", "--jobs", "2"], "--jobs is a flag of bough sweep, not of bough sft\n"),
     ],
 )
 def test_a_users_mistake_is_a_sentence_and_exit_2(words: list[str], said: str, capsys: pytest.CaptureFixture[str]):
@@ -150,25 +149,6 @@ def test_a_name_that_is_not_utf_8_is_a_sentence(tmp_path: Path, capfd: pytest.Ca
     assert "\\udcff.jsonl' is not UTF-8" in capfd.readouterr().err
     assert cli.main(["data", "stats", str(tmp_path)]) == 2
     assert "'\\udcff.jsonl' is not UTF-8; rename the file" in capfd.readouterr().err
-
-
-def test_an_interrupt_while_modules_are_loaded_ends_with_130_and_a_word(tmp_path: Path):
-    """A module that is loaded for the verb interrupts its own process, and makes another error of it."""
-    code = (
-        "import os, signal, sys, types\n"
-        "class Finder:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'bough.commands.data':\n"
-        "            try:\n"
-        "                os.kill(os.getpid(), signal.SIGINT)\n"
-        "            except KeyboardInterrupt:\n"
-        "                raise ImportError('cannot import') from None\n"
-        "sys.meta_path.insert(0, Finder())\n"
-        "from bough.cli import main\n"
-        "sys.exit(main(['data', 'formats']))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (130, "Interrupted.\n")
 
 
 def test_another_interrupt_while_python_exits_prints_no_traceback():

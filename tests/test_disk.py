@@ -175,17 +175,6 @@ def test_safetensors_on_a_full_disk_are_no_defect_but_other_errors_are(tmp_path:
         raise KeyError("x")
 
 
-def test_a_small_file_on_a_full_disk_leaves_the_old_one_and_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def full(path: Path) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    write_atomically(tmp_path / "a.json", "old")
-    monkeypatch.setattr("bough.files.sync", full)
-    with pytest.raises(OSError, match=r"a\.json"):
-        write_atomically(tmp_path / "a.json", "new")
-    assert [path.name for path in tmp_path.iterdir()] == ["a.json"] and (tmp_path / "a.json").read_text() == "old"
-
-
 def test_a_file_is_replaced_when_its_writer_is_done_and_stays_when_it_fails(tmp_path: Path):
     path = tmp_path / "new" / "a.jsonl.zst"
     with replacing(path) as draft:

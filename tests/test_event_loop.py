@@ -1,7 +1,6 @@
 """Coroutines from plain functions, with and without a loop around them."""
 
 import asyncio
-import contextlib
 import os
 import signal
 import threading
@@ -108,18 +107,6 @@ def test_waiting_without_a_limit_or_after_it_is_over_is_allowed():
     asyncio.run(work())
 
 
-def test_limited_work_that_never_waits_sets_no_timer(monkeypatch: pytest.MonkeyPatch):
-    async def work() -> int:
-        return 7
-
-    async def limited() -> int:
-        loop = asyncio.get_running_loop()
-        monkeypatch.setattr(loop, "call_at", lambda *_: pytest.fail("a timer was set"))
-        return await event_loop.limited(work(), 5)
-
-    assert asyncio.run(limited()) == 7
-
-
 def test_limited_work_is_sent_results_errors_and_cancellations_like_awaited_work():
     heard: list[object] = []
 
@@ -147,21 +134,6 @@ def test_limited_work_is_sent_results_errors_and_cancellations_like_awaited_work
 
     asyncio.run(play())
     assert heard == [5, 1, ValueError, 3, asyncio.CancelledError]
-
-
-def test_the_time_before_the_first_wait_counts_unless_it_is_not_counted(monkeypatch: pytest.MonkeyPatch):
-    async def work(counted: bool) -> str:
-        loop, now = asyncio.get_running_loop(), [100.0]
-        with contextlib.nullcontext() if counted else event_loop.not_counted():
-            monkeypatch.setattr(loop, "time", lambda: now[0] + time.monotonic())
-            now[0] += 1000  # as if it had blocked the event loop
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        return "done"
-
-    assert asyncio.run(event_loop.limited(work(counted=False), 50)) == "done"
-    with pytest.raises(TimeoutError):
-        asyncio.run(event_loop.limited(work(counted=True), 50))
 
 
 def test_a_background_loop_continues_between_calls_and_cleans_up_when_it_is_closed():

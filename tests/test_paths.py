@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bough.files import candidates, nearby, without_absolute
+from bough.files import nearby, without_absolute
 
 
 @pytest.fixture
@@ -40,11 +40,6 @@ def test_a_path_that_leads_somewhere_from_here_is_taken(runs: Path, monkeypatch:
 def test_a_path_relative_to_the_folder_that_names_it_is_found(runs: Path):
     (runs / "here/data.jsonl").write_text("")
     assert nearby("../../data.jsonl", runs / "here/runs/dpo") == runs / "here/runs/dpo/../../data.jsonl"
-
-
-def test_all_that_may_be_meant_is_tried_in_order(runs: Path):
-    found = list(candidates(str(runs / "there/runs/sft/final"), runs / "here/runs/dpo"))
-    assert found[:2] == [runs / "here/runs/sft/final", runs / "there/runs/sft/final"]
 
 
 @pytest.mark.parametrize(

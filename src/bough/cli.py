@@ -10,7 +10,6 @@ import os
 import re
 import signal
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from io import TextIOWrapper
@@ -83,40 +82,32 @@ def _dispatch(arguments: list[str]) -> int:
     known = {name.split()[0] for name in table.names()}
     if not words or words[0] in known:
         print(_overview(words[0] if words else ""))
-        rest = arguments[1:] if words else arguments
-        return 0 if not arguments or {"-h", "--help", "--help-all"} & set(rest) else _unknown_verb(words, rest)
+        if not arguments or {"-h", "--help", "--help-all"} & set(arguments):
+            return 0
+        if len(words) > 1:
+            subverbs = [name.split()[1] for name in table.names() if name.startswith(words[0] + " ")]
+            raise InputError(f"bough {words[0]} {words[1]} is not a command{did_you_mean(words[1], subverbs)}")
+        raise InputError(
+            f"bough {words[0]} needs one of the commands above"
+            if words
+            else f"bough needs a command before {arguments[0]}"
+        )
     raise InputError(f"bough {words[0]} is not a command{did_you_mean(words[0], sorted(known))}")
 
 
-def _unknown_verb(words: list[str], rest: list[str]) -> int:
-    if len(words) > 1:
-        subverbs = [name.split()[1] for name in table.names() if name.startswith(words[0] + " ")]
-        raise InputError(f"bough {words[0]} {words[1]} is not a command{did_you_mean(words[1], subverbs)}")
-    raise InputError(
-        f"bough needs a command before {rest[0]}" if rest else f"bough {words[0]} needs one of the commands above"
-    )
-
-
 def _run(name: str, arguments: list[str]) -> int:
-    with _interrupt_exits():
-        from bough.config import flags
+    from bough.config import flags
 
-        command = table.command(name)
-        shown = () if "--help-all" in arguments else command.essential
-        parser = flags.build(command.config, f"bough {name}", command.examples, shown)
-        if {"-h", "--help", "--help-all"} & set(arguments):
-            parser.print_help()
-            return 0
+    command = table.command(name)
+    shown = () if "--help-all" in arguments else command.essential
+    parser = flags.build(command.config, f"bough {name}", command.examples, shown)
+    if {"-h", "--help", "--help-all"} & set(arguments):
+        parser.print_help()
+        return 0
+    config = flags.parse(command.config, parser, arguments)
+    from bough.commands.inputs import check_inputs
 
-        def explained(setting: str, problem: str) -> str:
-            from bough.commands import inputs
-
-            return inputs.explained(name, setting, problem)
-
-        config = flags.parse(command.config, parser, arguments, explained)
-        from bough.commands.inputs import check_inputs
-
-        check_inputs(config)  # before the command's work, which may take seconds to import
+    check_inputs(config)  # before the command's work, which may take seconds to import
     return int(command.run(config) or 0)
 
 
@@ -143,25 +134,6 @@ def _interrupted(arguments: Sequence[str], what: str) -> str:
     if stage is not None and stage.resumes:
         return f"{what} The same command with --resume continues from the newest checkpoint."
     return what
-
-
-@contextlib.contextmanager
-def _interrupt_exits() -> Iterator[None]:
-    """Exits on an interrupt while modules load: some libraries turn a KeyboardInterrupt into another error."""
-
-    def end(*_: object) -> None:
-        _say("Interrupted.")
-        os._exit(130)
-
-    ours = threading.current_thread() is threading.main_thread()
-    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    signal.signal(signal.SIGINT, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _overview(first: str) -> str:

@@ -10,13 +10,11 @@ something shared, such as a sandbox, must not be ended because others use it.
 from __future__ import annotations
 
 import asyncio
-import email.utils
 import logging
 import os
 import random
 import signal
 import threading
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -219,16 +217,10 @@ async def retried(
 
 
 def retry_after_s(header: str | None) -> float:
-    """The seconds from now that a Retry-After header asks for, in either of its forms."""
-    if not header:
-        return 0.0
+    """The seconds that a Retry-After header asks for; 0 where it names a date."""
     try:
-        return max(0.0, float(header))
+        return max(0.0, float(header or 0))
     except ValueError:
-        pass
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(header).timestamp() - time.time())
-    except (ValueError, TypeError, OverflowError):
         return 0.0
 
 

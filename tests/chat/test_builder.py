@@ -80,15 +80,11 @@ def test_a_long_prompt_keeps_the_start_and_the_latest_whole_steps():
 
 
 def test_neighbouring_long_calls_still_share_a_prefix():
-    calls = long_episode(limit=400, stride=0.25)
-    continued = sum(
-        later.prompt_ids[: len(earlier.prompt_ids)] == earlier.prompt_ids for earlier, later in pairwise(calls)
+    continued, cut_every_time = (
+        sum(later.prompt_ids[: len(before.prompt_ids)] == before.prompt_ids for before, later in pairwise(calls))
+        for calls in (long_episode(limit=400, stride=0.25), long_episode(limit=400, stride=0.0))
     )
-    cut_every_time = long_episode(limit=400, stride=0.0)
-    continued_without = sum(
-        later.prompt_ids[: len(earlier.prompt_ids)] == earlier.prompt_ids for earlier, later in pairwise(cut_every_time)
-    )
-    assert continued > continued_without
+    assert continued > cut_every_time
 
 
 def test_a_turn_that_cannot_fit_is_dropped_with_its_reason_and_the_others_are_not():
@@ -119,11 +115,9 @@ def test_a_recorded_call_beyond_the_models_context_is_dropped():
     template = TEMPLATES["chatml"]
     answer = template.tokenizer("look", add_special_tokens=False)["input_ids"]
     call = Call(prompt_ids=[5] * 50, completion_ids=answer, text="look")
-    turn = Turn(reply=assistant("look"), call=call)
-    limit = 50 + len(answer)
-    (kept,) = _built(template, [user("Hi")], [turn], context=limit)
-    (dropped,) = _built(template, [user("Hi")], [turn], context=limit - 1)
-    assert kept.call == call and dropped.reason == "too_long"
+    for context, kept in ((50 + len(answer), call), (49 + len(answer), None)):
+        (built,) = _built(template, [user("Hi")], [Turn(reply=assistant("look"), call=call)], context=context)
+        assert built.call == kept and built.reason == (None if kept else "too_long")
 
 
 def _built(template: ChatTemplate, start: list[Message], turns: list[Turn], **limits: int) -> list[Built]:

@@ -1,11 +1,15 @@
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+import bough
 from bough.cli import main
+from bough.commands.objects import environment_name
 from bough.config.groups import CollectConfig
 from bough.config.parts import flattened
+from tests.commands.letters import WriteLetter
 from tests.report import folders
 
 COUNTING = "defaults.environment=tests.environments.worlds:Counting"
@@ -80,3 +84,28 @@ def test_settings_are_printed_as_in_a_recipe(tmp_path: Path, capsys: Any):
     on_file = yaml.safe_load((tmp_path / "mine" / "01-collect" / "config.yaml").read_text())
     assert on_file.pop("command") == "collect"
     assert settings == flattened(CollectConfig, on_file)
+
+
+LETTERS = """\
+name: letters
+model: tiny
+defaults: {environment: WriteLetter, max_new_tokens: 4, tasks: 3}
+stages:
+  - collect: {model: expert}
+  - demos: {}
+  - sft: {max_steps: 1}
+  - eval: {}
+"""
+
+
+def test_all_stages_run_inside_a_running_loop(tmp_path: Path):
+    recipe = tmp_path / "letters.yaml"
+    recipe.write_text(LETTERS)
+    environment_name(WriteLetter)
+
+    async def notebook() -> bough.RecipeRun:
+        return bough.run(recipe, output_dir=tmp_path / "run", report_to=["none"])
+
+    found = asyncio.run(notebook())
+    assert found.folder == tmp_path / "run" and [row.episodes for row in found.evaluations] == [3]
+    assert "success" in repr(found)

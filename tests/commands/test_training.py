@@ -69,11 +69,6 @@ def test_grpo_plays_in_a_class_inside_a_running_loop():
     assert trained.metrics[0]["reward/length"] > 0 and trained.metrics[0]["episodes"] >= 8
 
 
-def test_records_of_the_wrong_kind_are_refused(expert: list[bough.Trajectory]):
-    with pytest.raises(bough.InputError, match="records"):
-        bough.dpo("tiny", expert, **SHORT)
-
-
 def test_a_student_learns_from_recorded_episodes_what_a_loaded_teacher_would_say():
     played = bough.collect("tiny", WriteLetter, tasks=2, attempts=2, max_new_tokens=6)
     teacher = bough.load("tiny", lora=bough.Lora(r=4), seed=3)
@@ -83,3 +78,35 @@ def test_a_student_learns_from_recorded_episodes_what_a_loaded_teacher_would_say
                 weights += 0.1
     trained = bough.distill("tiny", teacher, played, beta=0.5, max_steps=1, batch_size=4)
     assert trained.metrics[0]["divergence"] > 0 and trained.ledgers[0]["kept"] == 4
+
+
+def test_the_calls_of_a_pair_are_those_of_its_sides():
+    model = bough.load("tiny")
+    pair = next(iter(bough.read(PAIRS)))
+    assert isinstance(pair, bough.Pair)
+    [[chosen], [rejected]] = model.calls(pair)
+    assert chosen.prompt_ids == rejected.prompt_ids and chosen.completion_ids != rejected.completion_ids
+    assert model.tokenizer.decode(chosen.completion_ids).startswith(pair.chosen[0].reply.content)
+
+
+def test_a_turn_that_cannot_be_trained_is_an_error():
+    model = bough.load("tiny")
+    start = [bough.Message(role="user", content="word " * 5000)]
+    turn = bough.Turn(reply=bough.Message(role="assistant", content="yes"))
+    with pytest.raises(bough.InputError, match="turn 1 cannot be trained"):
+        model.calls(bough.Trajectory(id="a", task=bough.Task(id="a"), start=start, turns=[turn]))
+
+
+def test_a_new_adapter_is_the_same_for_the_same_seed_and_is_saved_and_loaded(tmp_path: Path):
+    first, second, other = (bough.load("tiny", lora=bough.Lora(r=4), seed=seed) for seed in (1, 1, 2))
+    weights = [model.policy.weights() for model in (first, second, other)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert not all(torch.equal(weights[0][name], weights[2][name]) for name in weights[0])
+    again = bough.load(first.save(tmp_path / "adapter")).policy.weights()
+    assert all(torch.equal(weights[0][name], again[name]) for name in weights[0])
+    assert "tiny on cpu" in repr(first).replace("cuda:0", "cpu")
+
+
+def test_what_is_no_model_is_refused():
+    with pytest.raises(bough.InputError, match="not a int"):
+        bough.load(3)  # type: ignore[arg-type]

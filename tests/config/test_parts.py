@@ -81,9 +81,6 @@ def test_unknown_keys_are_errors_at_both_levels():
     assert problems(lora={"lora_r": 1}) == ["lora.lora_r is not a setting; did you mean lora.r?"]
     assert problems(loar={"r": 1}) == ["loar is not a setting; did you mean lora?"]
     assert problems(lora=8) == ["lora is 8; it must be a mapping"]
-
-
-def test_a_part_alone_has_no_flat_names():
     with pytest.raises(InputError, match=r"lora_r is not a setting; did you mean r\?"):
         Adapter(lora_r=1)  # type: ignore[call-arg]
 

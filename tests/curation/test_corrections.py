@@ -42,13 +42,6 @@ class LenientLater(Counting):
         return reply == "7"
 
 
-class Undecided(Counting):
-    """Forgets to answer."""
-
-    def accepts(self, reply: Reply) -> bool:
-        return None  # type: ignore[return-value]
-
-
 class Unreadable(Counting):
     """Cannot read the reply 5."""
 
@@ -74,13 +67,6 @@ class Ashamed(Counting):
         if advice == "2":
             raise KeyError("two")
         return advice
-
-
-class Garbled(Counting):
-    """Its expert writes half a character."""
-
-    async def expert(self) -> str | None:
-        return "\ud800"
 
 
 def counted(*replies: str, goal: int = 3, name: str = "one") -> SourcedTrajectory:
@@ -170,12 +156,6 @@ def test_what_an_expert_failed_with_is_told_once(caplog: pytest.LogCaptureFixtur
     assert line.startswith("f:1: its environment failed") and "KeyError: 'two'" in line
 
 
-def test_a_label_that_can_be_written_to_no_file_is_the_environments_failure(caplog: pytest.LogCaptureFixture):
-    found = corrected(counted("5"), environment="tests.curation.test_corrections:Garbled")
-    assert found.records == [] and found.ledgers[1].dropped == {"environment_failed": 4}
-    assert "expert returned text with half a surrogate pair" in caplog.text
-
-
 def test_everywhere_trains_agreement_too_with_the_tokens_on_record():
     item = counted("1", "5", "2", "4")
     [record] = corrected(item, where="everywhere").records
@@ -216,11 +196,6 @@ def test_a_reply_that_is_as_good_as_the_experts_is_left_alone(where: str, enviro
     found = corrected(counted("7", "5"), environment=f"{__name__}:{environment}", where=where)
     assert shown(found.records[0])[:2] == [("7", None, False), ("5", "1", True)]
     assert found.report["labels"][ACCEPTED] == 1 == found.ledgers[1].dropped["accepted"]
-
-
-def test_an_environment_that_does_not_say_whether_it_accepts_has_failed():
-    found = corrected(counted("1", "5", "2", "3"), environment=f"{__name__}:Undecided")
-    assert found.records == [] and found.ledgers[1].dropped == {"same_action": 1, "environment_failed": 3}
 
 
 def test_a_reply_that_the_environment_cannot_read_ends_the_models_labels_of_one_episode():

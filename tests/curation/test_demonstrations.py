@@ -40,9 +40,6 @@ def test_filters_by_reward_and_length():
     ]
     found, ledger = kept(*episodes, min_reward=0.5, longest=2)
     assert names(found) == ["good"] and ledger.dropped == {"low_reward": 1, "not_scored": 1, "too_many_turns": 1}
-
-
-def test_failures_can_be_judged_by_their_reward_alone():
     failure = episode("a", "x", success=False, rewards={"outcome": 0.8})
     assert names(kept(failure, failures=True, min_reward=0.7)[0]) == ["a"]
 
@@ -81,9 +78,6 @@ def test_replies_with_errors_are_context_or_trained_or_cost_the_episode():
     assert [t.trained for t in kept(one, errors="keep")[0][0].turns] == [True, False, True]
     found, ledger = kept(one, errors="drop")
     assert found == [] and ledger.dropped == {"has_errors": 1}
-
-
-def test_an_episode_with_nothing_to_train_is_dropped():
     assert kept(episode("a", turn("?", error="malformed")))[1].dropped == {"nothing_to_train": 1}
 
 

@@ -45,14 +45,6 @@ def test_each_kind_has_its_ledger_and_the_whole_comes_last():
     assert mining.ledgers[-1].kept == 5
 
 
-def test_caps_are_kept():
-    mining = work(
-        counted("good", "1", "2", "3"), counted("bad", "1", "9"), kinds=["episode", "parting"], caps={"parting": 0}
-    )
-    assert [pair.reason for pair in asyncio.run(mining.mine())] == ["success_over_failure"]
-    assert mining.ledgers[-1].dropped == {"parting_over_its_cap": 1}
-
-
 def test_the_setting_names_the_world_else_the_task_does():
     named, bare = counted("a", "9", environment="household"), counted("b", "9")
     assert work(named).lookup.environment_of(named) is Household and work(bare).lookup.environment_of(bare) is None

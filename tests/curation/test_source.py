@@ -34,14 +34,6 @@ def test_groups_give_their_attempts_and_everything_else_is_counted(tmp_path: Pat
     assert ledger.dropped == {"wrong_kind": 1, "not_json": 1}
 
 
-def test_several_sources_are_read_in_order(tmp_path: Path):
-    for name in ("one", "two"):
-        with Writer(tmp_path / f"{name}.jsonl") as writer:
-            writer.write(episode(name, "x").trajectory)
-    found = read_filed([tmp_path / "two.jsonl", tmp_path / "one.jsonl"], Ledger("rows"))
-    assert [item.trajectory.id for item in found] == ["two", "one"]
-
-
 def test_no_trajectory_at_all_is_the_users_business(tmp_path: Path):
     (tmp_path / "none.jsonl").write_text("[1]\n")
     with pytest.raises(InputError, match="there is no trajectory"):

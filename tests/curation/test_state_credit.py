@@ -11,7 +11,6 @@ from bough.curation.advantages import (
     compare_by_state,
     graph_values,
     group_advantages,
-    lookahead,
     state_call_advantages,
 )
 from bough.errors import RowError
@@ -168,11 +167,6 @@ def test_a_turn_outside_the_conversation_is_no_step():
         group(with_sub_agent(1.0), with_sub_agent(0.0)), level="state", normalise=False, discount=0.5
     )
     assert found == [[0.75, 0.5, 1.0], [-0.75, -0.5, -1.0]]
-
-
-def test_lookahead_stops_where_an_attempt_ends():
-    steps = [[Step("a", 0.0, "b"), Step("b", 1.0, None)], None]
-    assert lookahead(steps, 0.5) == [[0.5, 1.0], None]
 
 
 def test_grpo_takes_its_settings():

@@ -3,15 +3,10 @@
 from hypothesis import strategies as st
 
 from bough.types import Call, Group, Message, Pair, Task, ToolCall, Trajectory, Turn
+from tests.data.records import finite, values
+from tests.data.records import texts as text
 
-text = st.text(st.characters(codec="utf-8"), max_size=12)
-finite = st.floats(allow_nan=False, allow_infinity=False)
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | finite | text,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
-    max_leaves=6,
-)
-json_objects = st.dictionaries(text, json_values, max_size=3)
+json_objects = st.dictionaries(text, values, max_size=3)
 token_ids = st.lists(st.integers(0, 200_000), max_size=12)
 tool_calls = st.builds(ToolCall, name=text, arguments=json_objects, id=st.none() | text)
 

@@ -1,6 +1,6 @@
 import pytest
 
-from bough.data.base import name, read_pair, read_trajectory, reader, write_columns, write_ending
+from bough.data.base import read_pair, read_trajectory, reader, write_columns, write_ending
 from bough.errors import RowError
 from bough.types import Message, Task, Turn
 
@@ -28,9 +28,6 @@ def test_a_row_without_names_is_named_by_what_it_says():
     assert trajectory.task.id == read_trajectory({}, START, NO).task.id
     assert trajectory.id != read_trajectory({}, START, NO).id
     assert "id" not in write_columns(trajectory)
-
-
-def test_an_episode_with_a_name_and_no_task_is_its_own_task():
     assert read_trajectory({"id": "webshop_7"}, START, YES).task.id == "webshop_7"
 
 
@@ -65,8 +62,3 @@ def test_a_column_of_another_type_is_named(row: dict, says: str):
         reader(lambda row: read_trajectory(row, START, YES))(row)
     assert error.value.reason == "wrong_type"
     assert str(error.value) == says
-
-
-def test_a_number_too_long_to_print_is_no_name():
-    with pytest.raises(RowError, match="too long"):
-        name({"id": 10**5000}, "id")

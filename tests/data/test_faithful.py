@@ -47,15 +47,6 @@ def test_anything_else_that_would_be_lost_is_named(change: dict, place: str):
     assert str(error.value) == f"trl cannot express {place} of this record"
 
 
-def test_a_row_that_cannot_be_read_is_not_written():
-    def refuse(row: Row) -> Trajectory:
-        raise RowError("empty_completion", "reply 0 is empty")
-
-    with pytest.raises(RowError, match=r"^trl cannot express this record: reply 0 is empty$") as error:
-        faithful("trl", RECORD, {}, refuse)
-    assert error.value.reason == "cannot_express"
-
-
 WRITABLE = [format for format in FORMATS.values() if format.write and format.name != "bough"]
 
 

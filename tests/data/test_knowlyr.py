@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from bough.data.knowlyr import read_dpo, read_grpo, read_sft, write_dpo, write_grpo, write_sft
 from bough.errors import RowError
 from bough.types import Group, Message, Pair, Task, Trajectory, Turn
-from tests.data.records import endings, infos, names, tasks, texts
+from tests.data.records import endings, infos, tasks, texts
 from tests.data.samples import rows
 from tests.data.test_steps import spoken
 
@@ -123,41 +123,32 @@ def test_a_bad_row_says_why(read, row: dict, reason: str):
     assert error.value.reason == reason
 
 
-demonstrations = st.builds(Trajectory, id=names, task=tasks, start=starts, turns=spoken(), info=infos, **endings)
-
-
-@given(record=demonstrations)
-@settings(max_examples=60, deadline=None)
-def test_a_demonstration_is_read_back_as_it_was_written(record: Trajectory):
-    assert read_sft(write_sft(record)) == record
-
-
-@given(
-    task=tasks, start=starts, sides=st.tuples(spoken(), spoken()).filter(lambda sides: sides[0] != sides[1]), info=infos
-)
-@settings(max_examples=60, deadline=None)
-def test_a_preference_is_read_back_as_it_was_written(task: Task, start: list[Message], sides: tuple, info: dict):
-    actions = [[turn.reply for turn in side] for side in sides]
-    if actions[0] != actions[1]:
-        record = Pair(task=task, start=start, chosen=sides[0], rejected=sides[1], reason="loop", margin=0.5, info=info)
-        assert read_dpo(write_dpo(record)) == record
-
-
 @given(
     task=tasks,
     start=starts,
-    attempts=st.lists(spoken(), min_size=1, max_size=3),
+    sides=st.lists(spoken(), min_size=2, max_size=3),
     info=infos,
+    ending=st.fixed_dictionaries(endings),
     reward=st.none() | st.floats(-1, 1),
 )
-@settings(max_examples=60, deadline=None)
-def test_a_group_is_read_back_as_it_was_written(
-    task: Task, start: list[Message], attempts: list, info: dict, reward: float | None
+@settings(max_examples=100, deadline=None)
+def test_records_are_read_back_as_they_were_written(
+    task: Task, start: list[Message], sides: list, info: dict, ending: dict, reward: float | None
 ):
-    scored = [[turn.model_copy(update={"reward": reward}) for turn in turns] for turns in attempts]
-    made = [Trajectory(id=f"try {i}", task=task, start=start, turns=turns, info=info) for i, turns in enumerate(scored)]
-    record = Group(task=task, attempts=made, info=info)
-    assert read_grpo(write_grpo(record)) == record
+    attempts = [
+        Trajectory(id=f"try {i}", task=task, start=start, turns=turns, info=info, **ending)
+        for i, turns in enumerate(sides)
+    ]
+    assert read_sft(write_sft(attempts[0])) == attempts[0]
+    scored = [
+        one.model_copy(update={"turns": [turn.model_copy(update={"reward": reward}) for turn in one.turns]})
+        for one in attempts
+    ]
+    group = Group(task=task, attempts=scored, info=info)
+    assert read_grpo(write_grpo(group)) == group
+    if [turn.reply for turn in sides[0]] != [turn.reply for turn in sides[1]]:
+        pair = Pair(task=task, start=start, chosen=sides[0], rejected=sides[1], reason="loop", margin=0.5, info=info)
+        assert read_dpo(write_dpo(pair)) == pair
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,11 @@ def test_a_tool_call_is_read_in_every_style(call: dict):
     assert read_tool_call(call, "call") == ToolCall(name="ls", arguments={"path": "/"}, id="c")
 
 
-@pytest.mark.parametrize("arguments", [None, "", "{}", {}])
-def test_a_call_may_have_no_arguments(arguments: object):
-    assert read_tool_call({"function": {"name": "ls", "arguments": arguments}}, "call") == ToolCall(name="ls")
+def test_a_call_may_have_no_arguments_and_a_missing_number_is_null():
+    for arguments in (None, "", "{}", {}):
+        assert read_tool_call({"function": {"name": "ls", "arguments": arguments}}, "call") == ToolCall(name="ls")
+    holed = {"function": {"name": "ls", "arguments": {"a": [float("nan")]}}}
+    assert read_tool_call(holed, "call").arguments == {"a": [None]}
 
 
 @pytest.mark.parametrize("arguments", ["ls", "[1]", '{"a": NaN}', '{"a": "\\ud800"}', "5", 5, ["/"], "[" * 5000])
@@ -37,11 +39,6 @@ def test_other_arguments_are_named(arguments: object):
     with pytest.raises(RowError, match=r'^call "arguments" is') as error:
         read_tool_call({"function": {"name": "ls", "arguments": arguments}}, "call")
     assert error.value.reason == "wrong_type"
-
-
-def test_a_missing_number_among_the_arguments_is_null():
-    arguments = {"a": [float("nan")]}
-    assert read_tool_call({"function": {"name": "ls", "arguments": arguments}}, "call").arguments == {"a": [None]}
 
 
 @pytest.mark.parametrize("key", ["reasoning_content", "thinking", "reasoning"])
@@ -52,22 +49,14 @@ def test_thinking_has_three_names(key: str):
 @pytest.mark.parametrize(
     ("message", "reason", "says"),
     [
-        (
-            {"role": "user", "content": [{"type": "image_url", "image_url": {}}]},
-            "wrong_type",
-            "m content[0] is of type 'image_url'",
-        ),
+        ({"role": "user", "content": [{"type": "image_url"}]}, "wrong_type", "m content[0] is of type 'image_url'"),
         ({"role": "user", "content": ["Hi"]}, "wrong_type", "m content[0] is a string; it must be an object"),
         ({"role": "user", "content": 5}, "wrong_type", 'm "content" is a whole number; it must be a string or a list'),
         ({"role": "user", "content": None}, "missing_field", 'm "content" is missing'),
         ({"role": "function", "content": "x"}, "wrong_type", "m \"role\" is 'function'"),
         ({"content": "x"}, "missing_field", 'm "role" is missing'),
         ({"role": "assistant", "function_call": LS}, "wrong_type", 'm "function_call" is not supported'),
-        (
-            {"role": "assistant", "tool_calls": [{"type": "custom"}]},
-            "wrong_type",
-            "m tool_calls[0] \"type\" is 'custom'",
-        ),
+        ({"role": "assistant", "tool_calls": [{"type": "x"}]}, "wrong_type", "m tool_calls[0] \"type\" is 'x'"),
         ({"role": "assistant", "tool_calls": [{"function": {}}]}, "missing_field", 'm tool_calls[0] "name" is missing'),
         ("Hi", "wrong_type", "m is a string; it must be an object"),
     ],

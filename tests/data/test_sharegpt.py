@@ -43,41 +43,28 @@ HUMAN, GPT = {"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}
 
 
 @pytest.mark.parametrize(
+    ("reply", "reason", "message"),
+    [
+        ({"from": "human", "value": "Hi"}, "unbalanced_roles", "no assistant message"),
+        ({"from": "gpt", "value": ""}, "empty_completion", "message 1 (assistant) is empty"),
+        ({**GPT, "loss": 0}, "wrong_type", 'conversations[1] "loss" is a whole number'),
+        ({"from": "gpt"}, "missing_field", 'conversations[1] "value" is missing'),
+        ({"from": "bard", "value": "x"}, "wrong_type", "conversations[1] \"from\" is 'bard'"),
+        ({"from": "function_call", "value": "ls"}, "wrong_type", 'conversations[1] "value" is not JSON'),
+        ({"from": "function_call", "value": "[]"}, "empty_completion", "message 1 (assistant) is empty"),
+    ],
+)
+def test_a_bad_reply_is_named(reply: dict, reason: str, message: str):
+    with pytest.raises(RowError) as error:
+        read({"conversations": [HUMAN, reply]})
+    assert error.value.reason == reason and str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
     ("row", "reason", "message"),
     [
-        (
-            {"conversations": [HUMAN, GPT, GPT]},
-            "unbalanced_roles",
-            "message 2 is an assistant message",
-        ),
-        ({"conversations": [HUMAN]}, "unbalanced_roles", "no assistant message"),
-        (
-            {"conversations": [HUMAN, {"from": "gpt", "value": ""}]},
-            "empty_completion",
-            "message 1 (assistant) is empty",
-        ),
-        ({"conversations": [HUMAN, {**GPT, "loss": 0}]}, "wrong_type", 'conversations[1] "loss" is a whole number'),
-        ({"conversations": [HUMAN, {"from": "gpt"}]}, "missing_field", 'conversations[1] "value" is missing'),
-        (
-            {"conversations": [HUMAN, {"from": "bard", "value": "x"}]},
-            "wrong_type",
-            "conversations[1] \"from\" is 'bard'",
-        ),
-        (
-            {"conversations": [HUMAN, {"from": "function_call", "value": "ls"}]},
-            "wrong_type",
-            'conversations[1] "value" is not JSON',
-        ),
-        (
-            {"conversations": [HUMAN, {"from": "function_call", "value": "[]"}]},
-            "empty_completion",
-            "message 1 (assistant) is empty",
-        ),
-        (
-            {"conversations": [{"from": "system", "value": "a"}, HUMAN, GPT], "system": "b"},
-            "unbalanced_roles",
-            "message 1",
-        ),
+        ({"conversations": [HUMAN, GPT, GPT]}, "unbalanced_roles", "message 2 is an assistant message"),
+        ({"conversations": [{"from": "system", "value": "a"}, HUMAN], "system": "b"}, "unbalanced_roles", "message 1"),
         ({"conversations": [HUMAN], "chosen": GPT}, "missing_field", '"rejected" is missing'),
         ({"conversations": [HUMAN], "chosen": GPT, "rejected": GPT}, "same_reply", '"rejected" equals "chosen"'),
         ({"conversations": [HUMAN, GPT], "chosen": GPT, "rejected": GPT}, "unbalanced_roles", "message 2"),
@@ -87,8 +74,7 @@ HUMAN, GPT = {"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}
 def test_a_bad_row_says_why(row: dict, reason: str, message: str):
     with pytest.raises(RowError) as error:
         read(row)
-    assert error.value.reason == reason
-    assert str(error.value).startswith(message)
+    assert error.value.reason == reason and str(error.value).startswith(message)
 
 
 def test_an_empty_reply_may_stand_where_it_is_not_trained():
@@ -121,15 +107,12 @@ def test_a_record_with_tools_is_written_as_llama_factory_has_it():
     }
 
 
-def test_a_reply_of_text_and_calls_is_refused():
-    reply = Message(role="assistant", content="I look.", tool_calls=[ToolCall(name="look")])
-    start = [Message(role="user", content="Go")]
-    with pytest.raises(RowError, match="both text and tool calls"):
-        write(Trajectory(id="a", task=Task(id="t"), start=start, turns=[Turn(reply=reply)]))
-
-
-def test_a_pair_of_episodes_is_refused():
+def test_a_reply_of_text_and_calls_and_a_pair_of_episodes_are_refused():
     call, _ = map(read, rows("sharegpt_preference"))
-    longer = call.model_copy(update={"chosen": call.chosen * 2})
-    with pytest.raises(RowError, match="one reply for each side"):
-        write(longer)
+    reply = Message(role="assistant", content="I look.", tool_calls=[ToolCall(name="look")])
+    for turns, said in (
+        ([Turn(reply=reply)], "both text and tool calls"),
+        (call.chosen * 2, "one reply for each side"),
+    ):
+        with pytest.raises(RowError, match=said):
+            write(call.model_copy(update={"chosen": turns}))

@@ -118,15 +118,15 @@ def test_a_list_of_steps_survives(steps: list[dict]):
     assert written is not None and read_steps(written) == turns
 
 
-def test_a_thought_may_hold_an_action_line():
-    [step] = [{"thought": "Not this:\nAction: rm", "action": "ls"}]
+def test_a_thought_may_hold_an_action_line_and_another_reply_is_no_step():
+    step = {"thought": "Not this:\nAction: rm", "action": "ls"}
     assert write_steps(read_steps([step])) == [step]
-
-
-def test_a_reply_that_is_no_thought_and_action_is_no_step():
-    assert write_steps([turn("ACTION: look", "look")]) is None
-    assert write_steps([turn("Yes.")]) is None
-    assert write_steps([turn("Action: a", "a").model_copy(update={"trained": False})]) is None
+    for other in (
+        turn("ACTION: look", "look"),
+        turn("Yes."),
+        turn("Action: a", "a").model_copy(update={"trained": False}),
+    ):
+        assert write_steps([other]) is None
 
 
 lines = st.text("abc :", min_size=1, max_size=6).map(str.strip).filter(bool)

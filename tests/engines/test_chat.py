@@ -97,19 +97,14 @@ def test_every_end_of_sequence_token_of_the_model_ends_a_reply(template):
     assert builder._is_ours(answers[0].call)
 
 
-def test_a_history_that_was_rewritten_is_encoded_as_it_now_reads(template):
+async def test_a_history_that_was_rewritten_is_encoded_as_it_now_reads(template):
     letters = [i for letter in "north" for i in ids_of(template, letter)]
     tokens = Scripted([*letters, template.end_of_turn_id], [template.end_of_turn_id])
     engine = TemplateEngine(tokens, template, SamplingConfig())
-
-    async def rewritten():
-        chat = engine.open("e", seed=0)
-        await chat.answer([user("Where to?")], [])
-        history = [user("Where to?"), Message(role="assistant", content="south"), user("And then?")]
-        await chat.answer(history, [])
-        return history
-
-    history = asyncio.run(rewritten())
+    chat = engine.open("e", seed=0)
+    await chat.answer([user("Where to?")], [])
+    history = [user("Where to?"), Message(role="assistant", content="south"), user("And then?")]
+    await chat.answer(history, [])
     assert tokens.asked[1][1] == ids_of(template, template.prompt(history, []))
 
 
@@ -142,13 +137,11 @@ CALLING = Message(role="assistant", tool_calls=[ToolCall(name="f", arguments={"x
     ("messages", "tools", "aside"),
     [
         ([user(LARGE)], [], True),
-        ([user("a")] * 10_000, [], True),
         ([user("a")], [tool(description=LARGE)], True),
-        ([user("a")], [tool(enum=["a"] * 100_000)], True),
         ([user("a"), CALLING, user("b")], [], True),
         ([user("a")], [tool(enum=["a", 1, 1.5, None])], False),
     ],
-    ids=["content", "messages", "tool", "many-values", "tool-call", "small"],
+    ids=["content", "tool", "tool-call", "small"],
 )
 def test_a_large_prompt_is_encoded_beside_the_event_loop(messages, tools, aside):
     """The loop serves every other episode and client meanwhile."""
@@ -200,18 +193,14 @@ def test_a_reply_that_spells_a_control_token_keeps_the_tokens_it_was_sampled_wit
     assert built.call is first.call
 
 
-def test_a_reply_that_ended_is_not_taken_for_one_that_only_says_so(template):
+async def test_a_reply_that_ended_is_not_taken_for_one_that_only_says_so(template):
     ids = ids_of(template, "north")
     tokens = Scripted([*ids, template.end_of_turn_id], [template.end_of_turn_id])
     engine = TemplateEngine(tokens, template, SamplingConfig())
     history = [user("Where to?"), Message(role="assistant", content="north<|im_end|>"), user("And then?")]
-
-    async def rewritten():
-        chat = engine.open("e", seed=0)
-        await chat.answer(history[:1], [])
-        await chat.answer(history, [])
-
-    asyncio.run(rewritten())
+    chat = engine.open("e", seed=0)
+    await chat.answer(history[:1], [])
+    await chat.answer(history, [])
     assert tokens.asked[1][1] == template.control.encode(template.prompt(history, []))
     assert tokens.asked[1][1].count(template.end_of_turn_id) == 3
 

@@ -7,6 +7,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from bough.config.groups import SamplingConfig
 from bough.engines.base import EngineError, Generated
-from bough.engines.vllm import LogprobsMode, VLLMEngine
+from bough.engines.vllm import VLLMEngine, adapter_rank, engine_arguments
 from bough.engines.vllm_worker import WeightsFromFolder
 from bough.errors import InputError
 
@@ -97,31 +98,27 @@ async def draw(engine: VLLMEngine, prompt: tuple[int, ...] = (7,), **sampling: A
     return await engine.generate("e", list(prompt), sampling=SamplingConfig(**sampling), seed=1, stop_ids=[])
 
 
-def test_an_adapter_is_added_after_waking_and_before_new_requests(tmp_path):
-    async def run() -> tuple[StandIn, list[str | None]]:
-        stand_in = StandIn()
-        engine = VLLMEngine(stand_in, "tiny", 8, sleeps=True)
-        await engine.pause()
-        waiting = asyncio.create_task(draw(engine))
-        await asyncio.sleep(0)
-        assert stand_in.sampled_with == [], "while the engine is paused, requests wait for the next weights"
-        await engine.renew(adapter(tmp_path / "one"), "step-0")
-        first = await waiting
-        in_flight = asyncio.create_task(draw(engine, (9,)))
-        await asyncio.sleep(0)
-        await engine.pause()
-        await engine.renew(adapter(tmp_path / "two"), "step-1")
-        assert (tmp_path / "one").exists(), "vLLM may have to load it again for the answer in flight"
-        stand_in.released.set()
-        second, third = await in_flight, await draw(engine)
-        await engine.pause()
-        await engine.renew(adapter(tmp_path / "three"), "step-2")
-        assert [folder.name for folder in tmp_path.iterdir()] == ["three"]
-        await engine.close()
-        return stand_in, [first.policy, second.policy, third.policy]
-
-    stand_in, policies = asyncio.run(run())
-    assert policies == ["step-0", "step-0", "step-1"]
+async def test_an_adapter_is_added_after_waking_and_before_new_requests(tmp_path):
+    stand_in = StandIn()
+    engine = VLLMEngine(stand_in, "tiny", 8, sleeps=True)
+    await engine.pause()
+    waiting = asyncio.create_task(draw(engine))
+    await asyncio.sleep(0)
+    assert stand_in.sampled_with == [], "while the engine is paused, requests wait for the next weights"
+    await engine.renew(adapter(tmp_path / "one"), "step-0")
+    first = await waiting
+    in_flight = asyncio.create_task(draw(engine, (9,)))
+    await asyncio.sleep(0)
+    await engine.pause()
+    await engine.renew(adapter(tmp_path / "two"), "step-1")
+    assert (tmp_path / "one").exists(), "vLLM may have to load it again for the answer in flight"
+    stand_in.released.set()
+    second, third = await in_flight, await draw(engine)
+    await engine.pause()
+    await engine.renew(adapter(tmp_path / "three"), "step-2")
+    assert [folder.name for folder in tmp_path.iterdir()] == ["three"]
+    await engine.close()
+    assert [first.policy, second.policy, third.policy] == ["step-0", "step-0", "step-1"]
     assert stand_in.sampled_with == [str(tmp_path / name) for name in ("one", "one", "two")]
     asleep = "sleep 1 keep"
     assert stand_in.orders == [
@@ -140,41 +137,35 @@ def test_an_adapter_is_added_after_waking_and_before_new_requests(tmp_path):
         (False, ["pause keep True", "load", "resume"]),
     ],
 )
-def test_all_weights_are_replaced_while_nothing_is_sampled(tmp_path, sleeps, orders):
-    async def run() -> tuple[StandIn, Generated, Generated]:
-        stand_in = StandIn()
-        engine = VLLMEngine(stand_in, "step-0", sleeps=sleeps)
-        in_flight = asyncio.create_task(draw(engine, (9,)))
-        await asyncio.sleep(0)
-        await engine.pause()
-        (tmp_path / "weights").mkdir()
-        await engine.renew(tmp_path / "weights", "step-1")
-        stand_in.released.set()
-        return stand_in, await in_flight, await draw(engine)
-
-    stand_in, mixed, new = asyncio.run(run())
+async def test_all_weights_are_replaced_while_nothing_is_sampled(tmp_path, sleeps, orders):
+    stand_in = StandIn()
+    engine = VLLMEngine(stand_in, "step-0", sleeps=sleeps)
+    in_flight = asyncio.create_task(draw(engine, (9,)))
+    await asyncio.sleep(0)
+    await engine.pause()
+    (tmp_path / "weights").mkdir()
+    await engine.renew(tmp_path / "weights", "step-1")
+    stand_in.released.set()
+    mixed, new = await in_flight, await draw(engine)
     assert stand_in.orders == orders
     assert (mixed.policy, new.policy) == ("step-0..step-1", "step-1")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("rank", "broken"), [(8, "add"), (8, "resume"), (0, "load"), (0, "resume")])
-def test_after_a_swap_that_fails_nothing_is_sampled(tmp_path, rank, broken):
-    async def run() -> StandIn:
-        stand_in = StandIn(broken)
-        engine = VLLMEngine(stand_in, "tiny", rank)
-        await engine.pause()
-        with pytest.raises(EngineError, match=rf": {broken}.* is broken$"):
-            await engine.renew(adapter(tmp_path / "new"), "step-1")
-        request = asyncio.create_task(draw(engine))
-        await asyncio.sleep(0)
-        assert stand_in.sampled_with == []
-        await engine.close()
-        with pytest.raises(EngineError, match="vLLM was closed"):
-            await request
-        return stand_in
-
-    assert asyncio.run(run()).orders[-1] == "shutdown"
+async def test_after_a_swap_that_fails_nothing_is_sampled(tmp_path, rank, broken):
+    stand_in = StandIn(broken)
+    engine = VLLMEngine(stand_in, "tiny", rank)
+    await engine.pause()
+    with pytest.raises(EngineError, match=rf": {broken}.* is broken$"):
+        await engine.renew(adapter(tmp_path / "new"), "step-1")
+    request = asyncio.create_task(draw(engine))
+    await asyncio.sleep(0)
+    assert stand_in.sampled_with == []
+    await engine.close()
+    with pytest.raises(EngineError, match="vLLM was closed"):
+        await request
+    assert stand_in.orders[-1] == "shutdown"
 
 
 def test_an_adapter_that_vllm_did_not_load_is_an_error(tmp_path, monkeypatch):
@@ -195,14 +186,46 @@ def test_an_adapter_that_vllm_did_not_load_is_an_error(tmp_path, monkeypatch):
         ("processed_logprobs", {"temperature": 0.5, "min_p": 0.1}, None),
     ],
 )
-def test_the_temperature_of_the_log_probabilities_is_recorded(
-    mode: LogprobsMode, sampling: dict[str, Any], temperature: float | None
-):
-    async def run() -> Generated:
-        return await draw(VLLMEngine(StandIn(), "tiny", logprobs_mode=mode), **sampling)
-
+async def test_the_temperature_of_the_log_probabilities_is_recorded(mode, sampling, temperature):
+    engine = VLLMEngine(StandIn(), "tiny", logprobs_mode=mode)
     if temperature is None:
         with pytest.raises(InputError, match="min_p"):
-            asyncio.run(run())
+            await draw(engine, **sampling)
     else:
-        assert asyncio.run(run()).logprobs_temperature == temperature
+        assert (await draw(engine, **sampling)).logprobs_temperature == temperature
+
+
+def configured(folder: Path, settings: object) -> Path:
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def test_the_rank_of_an_adapter_is_its_largest(tmp_path):
+    assert adapter_rank(configured(tmp_path, {"r": 8})) == 8
+    assert adapter_rank(configured(tmp_path, {"r": 8, "rank_pattern": {"q_proj": 24}})) == 24
+    for settings in ({}, {"r": None}, [], {"r": "x"}):
+        with pytest.raises(InputError, match="contains no LoRA adapter"):
+            adapter_rank(configured(tmp_path, settings))
+    with pytest.raises(InputError, match="contains no LoRA adapter"):
+        adapter_rank(tmp_path / "none")
+
+
+def test_log_probabilities_and_sampling_are_the_models_own_whatever_the_options():
+    arguments = engine_arguments(
+        "tiny", 16, "raw_logprobs", {"max_model_len": 99, "enable_prefix_caching": False, "max_loras": 5}
+    )
+    assert arguments["logprobs_mode"] == "raw_logprobs"
+    assert arguments["generation_config"] == "vllm"
+    assert arguments["trust_remote_code"] is False
+    assert (arguments["enable_lora"], arguments["max_lora_rank"], arguments["max_loras"]) == (True, 16, 5)
+    assert (arguments["max_model_len"], arguments["enable_prefix_caching"]) == (99, False)
+    assert "enable_lora" not in engine_arguments("tiny", 0, "raw_logprobs", {})
+    for ours in ("model", "logprobs_mode", "trust_remote_code"):
+        with pytest.raises(InputError, match=f"vLLM's {ours} is set by Bough itself"):
+            engine_arguments("tiny", 0, "raw_logprobs", {ours: True})
+
+
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed here")
+def test_without_vllm_the_way_to_get_it_is_said():
+    with pytest.raises(InputError, match=r"pip install 'bough\[vllm\]'"):
+        asyncio.run(VLLMEngine.load("tiny"))

@@ -173,14 +173,3 @@ def test_only_so_many_blocked_threads_are_left_behind(monkeypatch: pytest.Monkey
     for thread in blocked:
         wait_for_the_end_of(thread)
     take_thread().leave()
-
-
-def test_python_code_that_never_ends_is_stopped():
-    async def spin() -> None:
-        while True:
-            pass
-
-    thread = take_thread()
-    with pytest.raises(TimeoutError):
-        run(thread, spin, 0.05)
-    wait_for_the_end_of(thread)

@@ -89,15 +89,17 @@ def test_an_answer_is_asked_for_once_and_kept_by_content(tmp_path: Path):
 
 
 def test_a_judge_that_fails_leaves_the_attempt_unscored_and_is_asked_again(tmp_path: Path):
-    answers: list[Any] = [(401, "no"), (200, "{}"), '{"score": 5}']
+    answers: list[Any] = [(401, "no"), (200, "{}"), (200, "no JSON"), (200, "[1]"), '{"score": 5}']
     with judging(lambda _: answers.pop(0)) as server:
-        where = settings(tmp_path, server.url)
-        for why in ("answered 401: no", "answered something that is not a chat completion"):
+        where, none = settings(tmp_path, server.url), "answered something that is not a chat completion"
+        for why in ("answered 401: no", none, "answered something that is not JSON", none):
             rubric = Rubric({"outcome": 1.0, "judge": where})
             assert rubric.score(episode("please")).rewards == {"outcome": 1.0, "judge": None, "total": None}
             assert rubric.to_json()["judge"]["failed"] == rubric.costs()["judge"]["failed"] == 1
             assert why in rubric.to_json()["judge"]["why"] and not rubric.lowest
         assert Rubric({"judge": where}).score(episode("please")).rewards["judge"] == 0.5
+    rubric = Rubric({"judge": where}, timeout_s=1)
+    assert rubric.score(episode("now")).rewards["judge"] is None and "cannot be reached" in rubric.why["judge"]
 
 
 REFUSALS = [
@@ -172,12 +174,6 @@ def test_the_report_names_what_got_the_lowest_score(tmp_path: Path, capsys: pyte
     assert "1 of 2 have the worst judge: their own words prevented another (forget it-0: " in said
 
 
-def test_half_a_surrogate_pair_does_not_keep_the_judge_from_being_asked(tmp_path: Path):
-    with judging(polite) as server:
-        found = Rubric({"judge": settings(tmp_path, server.url)}).score(episode("please \ud800"))
-    assert found.rewards["judge"] == 0.8 and shown(server.bodies[0]) == {"1": "please \ud800"}
-
-
 def test_curating_again_asks_only_for_what_is_missing_and_the_ledger_has_the_cost(tmp_path: Path):
     broken = [True]
 
@@ -199,29 +195,6 @@ def test_curating_again_asks_only_for_what_is_missing_and_the_ledger_has_the_cos
         "prompt_tokens": 100,
         "completion_tokens": 7,
     }
-
-
-def test_what_passes_is_tried_again(tmp_path: Path):
-    answers: list[Any] = [(503, "busy"), (429, "slow"), '{"score": 10}']
-    with judging(lambda _: answers.pop(0)) as server:
-        part = WeightedReward.of("judge", settings(tmp_path, server.url, retries=2))
-        waits: list[float] = []
-
-        async def sleep(seconds: float) -> None:
-            waits.append(seconds)
-
-        assert isinstance(part.function, Judge)
-        part.function.sleep = sleep  # type: ignore[assignment]
-        assert part.values([episode("please")]) == [1.0]
-    assert 0.25 <= waits[0] <= 0.5 <= waits[1] <= 1.0
-
-
-def test_a_server_that_is_absent_or_silent_is_a_failure_not_the_end_of_the_run(tmp_path: Path):
-    with judging(polite) as server:
-        gone = server.url
-    rubric = Rubric({"judge": settings(tmp_path, gone)}, timeout_s=1)
-    assert rubric.score(episode("please")).rewards["judge"] is None
-    assert "cannot be reached" in rubric.why["judge"]
 
 
 def test_an_episode_cannot_leave_its_markers_or_speak_as_the_judge(tmp_path: Path):
@@ -255,17 +228,6 @@ def test_an_episode_cannot_leave_its_markers_or_speak_as_the_judge(tmp_path: Pat
 def test_any_other_answer_is_not_a_score(answer: str):
     with pytest.raises(ValueError, match=r"it is|it names|score"):
         read_score(answer)
-
-
-@pytest.mark.parametrize(
-    "body",
-    ["no JSON", "{}", '{"choices": []}', "[1]", '{"choices": 3}'],
-)
-def test_a_server_that_answers_something_else_is_a_failure(tmp_path: Path, body: str):
-    with judging(lambda _: (200, body)) as server:
-        rubric = Rubric({"judge": settings(tmp_path, server.url)})
-        assert rubric.score(episode("please")).rewards["judge"] is None
-    assert rubric.failed == {"judge": 1}
 
 
 def test_the_key_comes_from_the_environment_and_stays_out_of_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

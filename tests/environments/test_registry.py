@@ -97,12 +97,6 @@ def test_another_package_cannot_take_over_a_name_of_ours(monkeypatch: pytest.Mon
         assert registry.plugged_in()["household"] is ours
 
 
-def test_an_installation_without_entry_points_says_what_to_do(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(registry, "plugged_in", dict)
-    with pytest.raises(InputError, match=r"no environment is registered.*run pip install again"):
-        find("household")
-
-
 def test_every_registered_environment_is_listed_with_its_options():
     found = {one.name: one for one in bough.list_environments()}
     assert {"household", "interpreter", "web"} <= set(found)
@@ -144,16 +138,6 @@ def test_root_or_who_has_sudo_without_a_password_installs_with_apt_get(monkeypat
     assert machine.commands == ["sudo -n apt-get --version"]
 
 
-@pytest.mark.parametrize(
-    ("programs", "fails"),
-    [(["apt-get"], []), (["apt-get", "sudo"], ["sudo -n apt-get --version"]), (["dnf", "sudo"], [])],
-    ids=["no sudo", "sudo asks for a password", "no apt-get"],
-)
-def test_nobody_else_installs_anything(monkeypatch, programs, fails):
-    Machine(monkeypatch, programs=programs, user=1000, fails=fails)
-    assert registry.installer() is None
-
-
 def test_old_lists_are_renewed_first(monkeypatch):
     machine = Machine(monkeypatch, programs=["apt-get"], user=0)
     assert registry.install(["apt-get"], "tree")
@@ -184,7 +168,7 @@ def test_a_function_of_a_file_is_found_with_its_tasks(tmp_path: Path):
     assert {task.environment for task in tasks} == {found.name} and len({task.id for task in tasks}) == 2
 
 
-def test_tasks_may_be_the_functions_own_or_come_from_an_async_generator(tmp_path: Path):
+def test_tasks_may_be_the_functions_own():
     def play(task: Task, base_url: str) -> None: ...
 
     def own(seed: int) -> list[Task]:
@@ -192,15 +176,6 @@ def test_tasks_may_be_the_functions_own_or_come_from_an_async_generator(tmp_path
 
     play.tasks = own  # type: ignore[attr-defined]
     assert [task.id for task in tasks_of(own_agent(play, "play"), options={}, seed=7)] == ["task 7"]
-
-    def play(task: Task, base_url: str) -> None: ...
-
-    async def own() -> Any:
-        yield {"n": 1}
-        yield Task(id="two")
-
-    play.tasks = own  # type: ignore[attr-defined]
-    assert [task.data for task in tasks_of(own_agent(play, "play"), options={})] == [{"n": 1}, {}]
 
 
 def test_tasks_that_are_missing_or_of_another_type_are_refused():
@@ -248,18 +223,6 @@ def test_what_cannot_be_called_is_refused(function: Any, words: str):
 )
 def test_a_function_gets_what_it_asks_for(function: Callable[..., Any], parameters: tuple[str, ...]):
     assert own_agent(function, "mine").parameters == parameters
-
-
-@pytest.mark.parametrize("name", ["mine", "nowhere:play", "no/such/file.py:play"])
-def test_a_name_that_leads_nowhere_is_an_input_error(name: str):
-    with pytest.raises(InputError):
-        find(f"agent:{name}")
-
-
-def test_an_agent_takes_no_steps():
-    environment = own_agent(lambda base_url: None, "mine")(Task(id="a"))
-    with pytest.raises(EnvironmentFailedError, match="it plays by itself"):
-        environment.start()
 
 
 def test_the_flag_names_an_environment(tmp_path: Path):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bough.environments.rubric import WeightedReward, name_of, parameters, scores_groups
+from bough.environments.rubric import Rubric, scores_groups
 from bough.errors import InputError
 from bough.types import Trajectory
 
@@ -47,13 +47,6 @@ def test_annotations_need_not_be_text():
 
 
 def test_a_reward_goes_by_its_functions_name():
-    assert name_of(one) == "one" and name_of(Judge()) == "Judge"
+    assert [part.name for part in Rubric([one, Judge()]).parts] == ["one", "Judge"]
     with pytest.raises(InputError, match="define it with def"):
-        name_of(lambda trajectory: 0.0)
-
-
-def test_settings_are_keyword_arguments_and_bound_to_the_function():
-    reward = WeightedReward.of(one, {"weight": 0.5, "base": 3})
-    assert (reward.name, reward.weight, reward.function(None)) == ("one", 0.5, 3.0) and parameters(one) == ["base"]
-    with pytest.raises(InputError, match="bas is not a setting; did you mean base"):
-        WeightedReward.of(one, {"bas": 3})
+        Rubric([lambda trajectory: 0.0])

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from bough.curation.advantages import group_advantages
 from bough.environments.rewards import bounded
 from bough.environments.rubric import REWARDS, Rubric, find, parameters, score
 from bough.errors import InputError, RewardRangeError
@@ -75,14 +74,6 @@ def test_a_reward_without_a_value_is_counted_unless_its_weight_is_0():
     assert rubric.failed == {"progress": 1}
     rubric = Rubric({"outcome": 1.0, "progress": 0.0})
     assert rubric.score(trajectory(turn(), success=False)).rewards == {"outcome": 0.0, "progress": None, "total": 0.0}
-
-
-def test_what_could_not_be_scored_stays_out_of_the_groups_baseline():
-    rubric = Rubric({"outcome": 1.0})
-    attempts = [rubric.score(trajectory(success=success)) for success in (True, False, None)]
-    values = [score(attempt) for attempt in attempts]
-    assert values == [1.0, 0.0, None]
-    assert group_advantages(values, normalise=False).values == [0.5, -0.5, None]
 
 
 @pytest.mark.parametrize(
@@ -190,25 +181,24 @@ def test_a_total_that_is_not_finite_is_not_known():
     assert scored.rewards == {"large": 1e308, "outcome": 1.0, "total": None}
 
 
-def test_the_named_reward_counts():
-    assert score(trajectory(rewards={"a": 1.0, "total": 2.0}), "a") == 1.0
-    assert score(trajectory(rewards={"a": 1.0}), "b") is None
-
-
-def test_without_a_name_the_total_then_reward_then_the_only_one_then_the_outcome():
-    assert score(trajectory(rewards={"outcome": 1.0, "reward": 3.0, "total": 2.0})) == 2.0
-    assert score(trajectory(rewards={"outcome": 1.0, "reward": 3.0})) == 3.0
-    assert score(trajectory(rewards={"brevity": 0.5})) == 0.5
-    assert score(trajectory(rewards={"brevity": 0.5, "outcome": 1.0})) == 1.0
-
-
-def test_a_total_that_was_not_scored_is_not_replaced_by_another():
-    assert score(trajectory(rewards={"outcome": 1.0, "total": None}, success=True)) is None
-
-
-def test_without_rewards_success_counts():
-    assert [score(trajectory(success=success)) for success in (True, False, None)] == [1.0, 0.0, None]
-    assert score(trajectory(rewards={"a": 1.0, "b": 2.0}, success=True)) is None
+@pytest.mark.parametrize(
+    ("rewards", "success", "name", "value"),
+    [
+        ({"a": 1.0, "total": 2.0}, None, "a", 1.0),
+        ({"a": 1.0}, None, "b", None),
+        ({"outcome": 1.0, "reward": 3.0, "total": 2.0}, None, None, 2.0),
+        ({"outcome": 1.0, "reward": 3.0}, None, None, 3.0),
+        ({"brevity": 0.5}, None, None, 0.5),
+        ({"brevity": 0.5, "outcome": 1.0}, None, None, 1.0),
+        ({"outcome": 1.0, "total": None}, True, None, None),  # not replaced by another
+        ({}, True, None, 1.0),
+        ({}, False, None, 0.0),
+        ({}, None, None, None),
+        ({"a": 1.0, "b": 2.0}, True, None, None),
+    ],
+)
+def test_one_number_compares_trajectories(rewards: Any, success: bool | None, name: str | None, value: float | None):
+    assert score(trajectory(rewards=rewards, success=success), name) == value
 
 
 def always(trajectory: object) -> float:

@@ -1,4 +1,3 @@
-import asyncio
 import gzip
 from collections.abc import Iterator
 from itertools import islice
@@ -138,26 +137,6 @@ def test_tasks_that_cannot_be_made_are_the_environments_fault(given: Any, compla
 
     with pytest.raises(EnvironmentFailedError, match=complaint):
         next(tasks_of(Wrong, options={}))
-
-
-def test_tasks_may_be_an_async_generator_or_a_coroutine():
-    class Generated(Counting):
-        @classmethod
-        async def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> Any:
-            for number in range(3):
-                yield Task(id=str(number))
-
-    class Awaited(Counting):
-        @classmethod
-        async def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> Any:
-            return [Task(id=str(number)) for number in range(3)]
-
-    async def inside_a_loop(environment_class: Any) -> list[str]:
-        return [task.id for task in tasks_of(environment_class, options={})]
-
-    for environment_class in (Generated, Awaited):
-        assert [task.id for task in tasks_of(environment_class, options={})] == ["0", "1", "2"]
-        assert asyncio.run(inside_a_loop(environment_class)) == ["0", "1", "2"]
 
 
 def test_a_file_that_is_not_there_is_an_input_error(tmp_path: Path):

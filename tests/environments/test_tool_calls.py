@@ -12,7 +12,7 @@ from bough.environments.base import MAX_TEXT, Observation
 from bough.environments.tools import ToolEnvironment, ToolError
 from bough.types import Message, Task, ToolCall
 from tests.environments.adapters import playing
-from tests.environments.adapters.playing import ScriptedAgent, collected, problems
+from tests.environments.adapters.playing import ScriptedAgent, collected
 
 released = threading.Event()
 
@@ -95,10 +95,6 @@ def test_a_reply_without_a_call_ends_the_episode():
     assert last.terminated and last.success is False
 
 
-def test_the_contract_is_kept():
-    assert problems(Shop, [Task(id="t")]) == []
-
-
 def test_json_in_a_block_is_carried_out_and_counted_as_malformed():
     buy = '{"name": "buy", "arguments": {"item": "apple", "count": 3}}'
     seen = played(f"```json\n{buy}\n```")
@@ -144,17 +140,6 @@ def test_a_tool_that_blocks_ends_its_episode_which_is_kept():
     released.set()
     assert tally.stops == {"tool_timeout": 2} and tally.lost == {} and not tally.faults
     assert all(one.success is False and len(one.turns) == 2 for one in kept.values())
-
-
-def test_a_public_method_without_a_description_is_refused_with_what_to_do():
-    with pytest.raises(TypeError, match=r"tool Bad\.helper needs a docstring.*begin its name with an underscore"):
-
-        class Bad(ToolEnvironment):
-            def start(self) -> str:
-                return "Hello."
-
-            def helper(self, item: str) -> str:
-                return item
 
 
 def test_a_tool_cannot_hide_what_authors_call():

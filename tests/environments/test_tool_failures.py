@@ -15,7 +15,7 @@ from bough.config.groups import LimitsConfig
 from bough.environments import tools
 from bough.environments.base import EnvironmentFailedError, Observation
 from bough.environments.check import check
-from bough.environments.tools import ToolEnvironment, is_infrastructure, raised_in, tool
+from bough.environments.tools import ToolEnvironment, raised_in, tool
 from bough.rollouts.collect import collect
 from bough.rollouts.runner import LocalRunner, attempts
 from bough.types import Message, Task, ToolCall, Trajectory
@@ -55,13 +55,8 @@ def unspeakable() -> None:
 CAUSED: dict[str, Any] = {
     "ValueError": lambda: int("five"),
     "KeyError": lambda: {}["missing"],
-    "IndexError": lambda: [][3],
-    "TypeError": lambda: "a" + 1,  # type: ignore[operator]
-    "ZeroDivisionError": lambda: 1 / 0,
-    "OverflowError": lambda: float(10**400),
     "UnicodeEncodeError": lambda: "é".encode("ascii"),
     "RecursionError": recursion,
-    "AttributeError": lambda: None.group(),  # type: ignore[attr-defined]
     "StopIteration": lambda: next(iter([])),
     "error": lambda: __import__("struct").unpack("<i", b""),
     "FileNotFoundError": lambda: Path("/no/such/file").read_text(),
@@ -162,11 +157,6 @@ def test_what_fails_around_a_tool_stays_the_environments_failure(method: str, na
         stepped(said(method, what=name))
 
 
-def test_a_path_that_the_agent_named_is_not_infrastructure_but_the_disk_is():
-    assert not is_infrastructure(FileNotFoundError(2, "no")) and not is_infrastructure(OSError(36, "too long"))
-    assert is_infrastructure(OSError(28, "full")) and is_infrastructure(OSError())
-
-
 def test_an_answer_that_raises_is_the_agents_mistake_too():
     wrong, right = stepped("five", "5")
     assert wrong.error == "tool_raised" and "invalid literal for int()" in wrong.text and not wrong.done
@@ -186,17 +176,6 @@ def test_an_answer_that_raises_is_the_agents_mistake_too():
 def test_a_result_that_cannot_be_shown_is_an_error_and_not_a_lost_episode(what: str, problem: str):
     [observation] = stepped(said("returns", what=what, count=6_000_000))
     assert observation.error == "tool_raised" and problem in observation.text and len(observation.text) < 1000
-
-
-def test_many_large_results_together_are_limited():
-    calls = [ToolCall(name="returns", arguments={"what": "text", "count": 400_000})] * 100
-    [observation] = stepped(Message(role="assistant", tool_calls=calls))
-    assert observation.error == "tool_raised" and len(observation.text) < 6_000_000
-
-
-def test_odd_results_that_can_be_shown_are_shown():
-    seen = stepped(*(said("returns", what=what) for what in ("half", "nan", "numbers")))
-    assert [one.messages[0].content for one in seen] == ["?", "NaN", "[0,1,2]"]
 
 
 def test_a_message_of_any_length_is_cut(monkeypatch: pytest.MonkeyPatch):

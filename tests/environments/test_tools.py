@@ -45,13 +45,6 @@ class Counter(ToolEnvironment):
         return {}["missing"]
 
 
-class Paying(Counter):
-    @tool
-    def pay(self, amount: float) -> str:
-        """Pays."""
-        return f"Paid {amount}."
-
-
 class Answering(Counter):
     async def answer(self, text: str) -> Observation:
         return Observation.end(success=text == "5")
@@ -83,11 +76,6 @@ def test_calls_as_data_and_as_text_do_the_same():
         assert observation.action == tool_calls.call_text(call("add", number=2))
 
 
-def test_a_result_has_the_id_of_its_call():
-    observation = played(said(ToolCall(name="reset", id="abcdefghi"), call("reset")))[1]
-    assert [message.tool_call_id for message in observation.messages] == ["abcdefghi", None]
-
-
 def test_several_calls_run_in_order_until_the_end():
     adding = call("add", number=2, times=2)
     observation = played(said(call("add", number=1), call("reset"), adding, call("add", number=1), call("reset")))[1]
@@ -116,11 +104,6 @@ def test_a_wrong_call_is_answered_and_counted(wrong: ToolCall, error: str, compl
 def test_what_an_agent_writes_is_its_mistake_and_not_the_environments(number: str):
     observation = played(f'<tool_call>{{"name": "add", "arguments": {{"number": {number}}}}}</tool_call>')[1]
     assert observation.error == "malformed" and "The tool call is not JSON" in observation.text
-
-
-def test_a_number_too_large_for_its_parameter_is_refused():
-    observation = played(said(call("pay", amount=10**400)), environment_class=Paying)[1]
-    assert observation.error == "tool_misuse" and "finite" in observation.text
 
 
 def test_the_answer_to_a_wrong_call_stays_short():

@@ -6,8 +6,7 @@ import pytest
 
 from bough.errors import InputError
 from bough.evaluation.comparison import compare, matched, task_differences
-from bough.evaluation.intervals import anytime_p, difference_sequence
-from bough.evaluation.paired import better_p, difference_interval, outlook, sign_flip
+from bough.evaluation.intervals import anytime_p, better_p, difference_interval, difference_sequence, outlook, sign_flip
 from bough.evaluation.results import ModelResult
 from bough.terminal.tables import sentence
 from tests.evaluation.samples import binary, result

@@ -7,8 +7,7 @@ import pytest
 from bough.errors import InputError
 from bough.evaluation.comparison import matched
 from bough.evaluation.gate import alpha_of_round, gate, type_changes
-from bough.evaluation.intervals import anytime_p, looks
-from bough.evaluation.paired import better_p, sign_flip
+from bough.evaluation.intervals import anytime_p, better_p, looks, sign_flip
 from bough.evaluation.results import ModelResult, Outcome
 from tests.evaluation.equal_means import Rates, all_or_nothing, other_spread, rare_losses, sure_and_unsure
 from tests.evaluation.samples import binary, outcomes, result

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bough.experiments.evolve_settings import EvolveConfig, own_values, trained_by
+from bough.experiments.evolve_settings import EvolveConfig, own_values
 from bough.experiments.generation import (
     OPTIMIZER,
     Generation,
@@ -21,7 +21,6 @@ from bough.experiments.generation import (
     select,
     writing,
 )
-from bough.experiments.members import method_of
 from tests.experiments.adapters import adapter
 from tests.experiments.small import config
 
@@ -120,19 +119,3 @@ def test_first_settings_are_drawn_from_the_whole_ranges_but_for_one_member(tmp_p
     assert min(one["learning_rate"] for one in drawn) < 1e-5 and max(one["learning_rate"] for one in drawn) > 2e-3
     same = founders(config(tmp_path, population_size=3, initial="same"), rank=2)
     assert len({str(one.settings) for one in same}) == 1 and {one.rank for one in same} == {2}
-
-
-@pytest.mark.parametrize(
-    ("setting", "given"),
-    [
-        ("label_smoothing", {"set": {"label_smoothing": 0.1}}),
-        ("nll_alpha", {"set": {"nll_alpha": 0.1}}),
-        ("kl_coef", {"method": "grpo", "train_file": None, "environment": "household", "set": {"kl_coef": 0.1}}),
-    ],
-)
-def test_smoothing_and_weights_in_the_loss_mutate(tmp_path: Path, setting: str, given: dict[str, Any]):
-    settings = config(tmp_path, **given, mutate={setting: "0..0.4"}, no_mutation=0.0)
-    own, mutation = mutated(settings, own_values(settings), random.Random(1))
-    assert (mutation["setting"], mutation["before"]) == (setting, 0.1) and own[setting] in (0.1 * 0.8, 0.1 * 1.2)
-    method: Any = method_of(trained_by(settings, own))
-    assert getattr(method.config, setting) == own[setting]

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bough.config.run_folder import MetricsFile
 from bough.errors import InputError
 from bough.evaluation.intervals import wilson
-from bough.experiments import evolve as loop
-from bough.experiments import generation as generations
 from bough.experiments.evolve import Evolved, evolve, opened
-from bough.experiments.generation import Generation, Individual
-from bough.experiments.members import RecordLessons, Trainees, _population
+from bough.experiments.generation import Generation
+from bough.experiments.members import RecordLessons, _population
 from bough.methods.sft import SFTConfig
 from bough.models.resolve import resolve
 from bough.types import Call
@@ -32,14 +28,6 @@ ADAPTER = "adapter_model.safetensors"
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Evolved:
     """A run that is never killed."""
     return evolve(config(tmp_path_factory.mktemp("whole")))
-
-
-def bits(folder: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
-
-
-def settled(lineage: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in lineage]
 
 
 def test_every_member_of_every_generation_has_a_line(whole: Evolved):
@@ -84,48 +72,6 @@ def test_children_go_on_with_the_moments_of_their_parents(whole: Evolved):
     for name in trained.members:
         moments = load_file(trained.folder(name) / "optimizer.safetensors")
         assert {float(value) for key, value in moments.items() if key.endswith(".step")} == {6.0}
-
-
-class Killed(BaseException):
-    pass
-
-
-def killing(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, when: int) -> None:
-    """The call number `when` of a function ends the process; as after a real kill, nothing is cleaned up."""
-    own: Callable[..., Any] = getattr(owner, name)
-    calls = iter(range(1, 10_000))
-
-    def counted(*given: Any, **named: Any) -> Any:
-        if next(calls) == when:
-            raise Killed
-        return own(*given, **named)
-
-    monkeypatch.setattr(owner, name, counted)
-
-
-@pytest.mark.bit_exact
-def test_kills_at_any_moment_leave_the_same_population(tmp_path: Path, whole: Evolved, monkeypatch: pytest.MonkeyPatch):
-    moments: list[tuple[Any, str, int]] = [
-        (Trainees, "save", 1),  # the first generation is half written
-        (generations, "put_in_place", 1),  # trained, but not yet in place
-        (Individual, "write", 6),  # some of the children are written
-        (loop, "winner_report", 1),  # all is done but the report
-    ]
-    for owner, name, when in moments:
-        with monkeypatch.context() as patch:
-            killing(patch, owner, name, when)
-            with pytest.raises(Killed):
-                evolve(config(tmp_path, resume=True))
-    found = evolve(config(tmp_path, resume=True))
-    assert settled(found.lineage) == settled(whole.lineage)
-    assert bits(found.weights) == bits(whole.weights)
-    for name in ("generation-00002", "generation-00002-trained"):
-        mine, other = (bits(run.folder / "checkpoints" / name) for run in (found, whole))
-        mine.pop("state.json"), other.pop("state.json")  # it has seconds
-        assert mine == other
-    kept, other = (MetricsFile.read(run.folder / "metrics.jsonl") for run in (found, whole))
-    assert [(one["step"], one["fitness"]) for one in kept] == [(one["step"], one["fitness"]) for one in other]
-    assert [one["step"] for one in kept] == [2, 4, 6]
 
 
 def test_a_run_can_be_made_longer_and_only_that(tmp_path: Path):

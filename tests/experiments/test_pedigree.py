@@ -33,8 +33,8 @@ def test_ancestors_come_with_the_fitness_they_were_selected_by(tmp_path: Path):
 @pytest.mark.parametrize(
     ("bad", "why"),
     [
-        ("nonsense\n", "it is not JSON"),
-        ("[1]\n", "it is not a JSON object"),
+        ("nonsense\n", "Invalid JSON"),
+        ("[1]\n", "an object"),
         (line(0, "x", 0.5) | {"name": 3}, "name: "),
         (line(0, "", 0.5), "name: "),
         ({key: value for key, value in line(0, "x", 0.5).items() if key != "settings"}, "settings: "),
@@ -45,7 +45,7 @@ def test_ancestors_come_with_the_fitness_they_were_selected_by(tmp_path: Path):
         (line(0, "x", 0.5, settings={"beta": [1]}), "settings.beta: "),
         (line(0, "x", 0.5, place=0), "place: "),
         (line(0, "g0-0", 0.5), "g0-0 is already a member of generation 0"),
-        ('{"generation": 0, "na', "it is not JSON"),
+        ('{"generation": 0, "na', "Invalid JSON"),
     ],
 )
 def test_a_damaged_line_is_named_and_the_others_are_read(tmp_path: Path, bad: Any, why: str):

@@ -9,7 +9,7 @@ import pytest
 from bough.experiments import evolve as loop
 from bough.experiments.evolve import evolve
 from bough.terminal.tables import MembersProgress
-from tests.experiments.small import SETTINGS, config
+from tests.experiments.small import config
 
 
 class Recorder(MembersProgress):
@@ -79,14 +79,3 @@ def test_every_update_and_generation_is_told_and_tracked(tmp_path: Path, monkeyp
     settings |= {"report_to": [], "generations": 3}
     longer = evolve(config(tmp_path, **settings, resume=True))
     assert {line["generation"] for line in longer.lineage} == {0, 1, 2}
-
-
-def test_episodes_are_counted_over_all_members(tmp_path: Path):
-    watch = Recorder()
-    play = {"environment": "tests.online.letters:Letters", "eval_tasks": 3, "max_new_tokens": 2}
-    grpo = {"method": "grpo", "train_file": None, "mutate": {}, "set": {**SETTINGS["set"], "group_size": 2}}
-    evolve(config(tmp_path, **play, **grpo, population_size=2, generations=1, steps=1), watch=watch)
-    kinds = [one[0] for one in watch.told]
-    # One update of two tasks with two attempts, a measurement on three tasks, both of two members; then the winner.
-    assert kinds == ["begin", *["played"] * 8, "updated", "measuring", *["played"] * 6, "measured", *["played"] * 3]
-    assert [one[1:] for one in watch.told if one[0] == "played"][7:9] == [(8, 8), (1, 6)]

@@ -66,7 +66,7 @@ def test_k3_is_never_negative(log_ratio):
 
 def averaged(lengths, advantages, how):
     """The on-policy loss of sequences that have one advantage each: minus the average in question."""
-    weights, denominator = aggregation_weights(lengths, how)
+    weights, denominator = aggregation_weights(lengths, how, constant_length=4)
     logprobs = torch.zeros(sum(lengths))
     per_token, weights = (
         torch.repeat_interleave(torch.tensor(one), torch.tensor(lengths)) for one in (advantages, weights)
@@ -74,18 +74,23 @@ def averaged(lengths, advantages, how):
     return -grpo_loss(logprobs, logprobs, per_token, weights, denominator=denominator).value.item()
 
 
+HOW = ("token_mean", "sequence_mean", "constant_length")
+
+
 def test_token_mean_weighs_tokens_and_sequence_mean_weighs_sequences():
     lengths, advantages = [1, 3], [1.0, -1.0]
     assert averaged(lengths, advantages, "token_mean") == pytest.approx((1 - 3) / 4)
     assert averaged(lengths, advantages, "sequence_mean") == pytest.approx((1 - 1) / 2, abs=1e-6)
-    assert [averaged([4, 4], [1.0, 0.5], how) for how in ("token_mean", "sequence_mean")] == pytest.approx([0.75] * 2)
-    assert aggregation_weights([0, 2], "sequence_mean")[1] == 1, "a sequence without tokens counts nowhere"
+    assert averaged(lengths, advantages, "constant_length") == pytest.approx((1 / 4 - 3 / 4) / 2)
+    assert [averaged([4, 4], [1.0, 0.5], how) for how in HOW] == pytest.approx([0.75] * 3)
+    for how in HOW[1:]:
+        assert aggregation_weights([0, 2], how)[1] == 1, "a sequence without tokens counts nowhere"
 
 
-@pytest.mark.parametrize("how", ["token_mean", "sequence_mean"])
+@pytest.mark.parametrize("how", HOW)
 @settings(deadline=None, max_examples=50)
 @given(lengths=st.lists(st.integers(0, 9), min_size=1, max_size=6), data=st.data())
 def test_denominators_of_micro_batches_add_up(how, lengths, data):
     cut = data.draw(st.integers(0, len(lengths)))
-    whole, head, tail = (aggregation_weights(part, how) for part in (lengths, lengths[:cut], lengths[cut:]))
+    whole, head, tail = (aggregation_weights(part, how, 9) for part in (lengths, lengths[:cut], lengths[cut:]))
     assert (head[0] + tail[0], head[1] + tail[1]) == whole

@@ -24,16 +24,12 @@ def test_the_generation_config_names_one_or_more(folder: Path, named: object, ex
     assert load_template(str(folder)).stop_ids == expected
 
 
-def test_without_one_the_model_config_does(folder: Path):
+def test_without_one_the_model_config_does_and_a_tokenizer_alone_names_none(folder: Path):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": [4, 5]}))
     assert end_token_ids(str(folder)) == [4, 5]
-
-
-def test_a_tokenizer_alone_names_none(folder: Path):
     (folder / "config.json").unlink()
-    assert end_token_ids(str(folder)) == []
-    assert load_template(str(folder)).stop_ids == [2]
+    assert end_token_ids(str(folder)) == [] and load_template(str(folder)).stop_ids == [2]
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,8 @@ def test_a_model_is_named_without_an_absolute_path(tmp_path: Path, monkeypatch: 
     for name in ("runs/sft/final", "other/sft/final"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "model.safetensors").write_text(name)
-    assert [model_name(name) for name in ("smollm2", "org/name", "runs/sft/final")] == [
-        "smollm2", "org/name", "runs/sft/final"
-    ]  # fmt: skip
+    names = ["smollm2", "org/name", "runs/sft/final"]
+    assert list(map(model_name, names)) == names
     assert model_name(str(tmp_path / "runs/sft/final")) == "runs/sft/final"
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")

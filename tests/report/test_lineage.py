@@ -6,11 +6,9 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from bough.data.writer import Writer
 from bough.errors import InputError
 from bough.models.gguf_read import Header, write_source
 from bough.report.lineage import base_model, code, fenced, lineage, plain, read_data, read_stage, table
-from bough.types import Message, Pair, Task, Turn
 from tests.report import folders
 
 
@@ -87,26 +85,6 @@ def test_a_broken_ledger_is_named_and_a_missing_one_is_none(runs: Path):
         read_stage(runs / "sft")
     (runs / "sft/ledger.json").unlink()
     assert read_stage(runs / "sft").ledgers == []
-
-
-def test_data_leads_back_to_the_episodes_it_was_made_of(tmp_path: Path):
-    expert = folders.collection(tmp_path / "01-expert")
-    file = folders.pairs(tmp_path / "02-pairs/pairs.jsonl", [expert / "trajectories.jsonl"], {"loop": 3})
-    found = read_data(str(file), tmp_path / "03-dpo")
-    assert (found.name, found.reasons) == ("pairs.jsonl", {"loop": 3})
-    [source] = found.sources
-    assert (source.name, source.played["episodes"], source.settings["model"]) == ("01-expert", 40, "expert")
-    assert read_data(str(expert), tmp_path / "03-sft").played["success_rate"] == 0.925
-
-
-def test_reasons_without_a_ledger_are_counted_in_the_file(tmp_path: Path):
-    start = [Message(role="user", content="go")]
-    sides = [[Turn(reply=Message(role="assistant", content=word))] for word in ("a", "b")]
-    with Writer(tmp_path / "pairs.jsonl") as writer:
-        for reason in ("loop", "loop", "wasted_step", None):
-            writer.write(Pair(task=Task(id="t"), start=start, chosen=sides[0], rejected=sides[1], reason=reason))
-    assert read_data("pairs.jsonl", tmp_path).reasons == {}, "beside the folder is not in it"
-    assert read_data(str(tmp_path / "pairs.jsonl"), tmp_path / "dpo").reasons == {"loop": 2, "wasted_step": 1}
 
 
 def test_a_data_set_on_the_hub_is_known_by_its_id(tmp_path: Path):

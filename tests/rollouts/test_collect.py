@@ -8,14 +8,13 @@ import pytest
 
 from bough.config.groups import CollectConfig, LimitsConfig
 from bough.environments.base import Environment, Observation
-from bough.errors import InputError, RowError
+from bough.errors import RowError
 from bough.evaluation.contest import EvalConfig
 from bough.rollouts.agents import ExpertAgent, RandomAgent
 from bough.rollouts.collect import AllLostError, Tally, collect
 from bough.rollouts.runner import Attempt, LocalRunner, attempts, wanted_tasks
 from bough.types import Task, Trajectory
 from tests.environments.worlds import Breaking, Counting, Unsure
-from tests.rollouts.players import BROKEN, Script
 
 TASKS = [Task(id=f"t{number}", data={"goal": 2 + number % 3}) for number in range(5)]
 
@@ -76,19 +75,6 @@ def test_an_episode_that_is_unlucky_too_often_gets_its_turn_at_the_end():
     tally, kept = collected(environment_class=Breaking, wanted=list(attempts(TASKS, 1, 0)), retries=1)
     assert list(kept)[-1] == "t1#0" and kept["t1#0"].info["retries"] == 3 and kept["t1#0"].success
     assert tally.lost == {} and tally.faults == {"environment": 3}
-
-
-def test_engine_faults_are_counted_apart():
-    tally, kept = collected(Script([BROKEN]), wanted=list(attempts(TASKS[:1], 1, 0)), retries=0)
-    assert kept == {} and tally.faults == {"engine": 1}
-
-
-def test_the_users_mistake_stops_everything():
-    class Bare(Counting):
-        expert = Environment.expert
-
-    with pytest.raises(InputError, match="counting has no expert"):
-        collected(environment_class=Bare)
 
 
 def test_a_task_without_advice_ends_its_own_episode_only():

@@ -7,7 +7,7 @@ import pytest
 from bough.config.groups import LimitsConfig
 from bough.engines.base import EngineError
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
-from bough.errors import InputError, RewardRangeError
+from bough.errors import RewardRangeError
 from bough.rollouts.agents import ExpertAgent
 from bough.rollouts.collect import collect
 from bough.rollouts.episode import play
@@ -128,15 +128,6 @@ def test_an_engine_that_gives_no_answer_in_time_is_no_failure_of_the_agent():
         played("1", TimeoutError("gone"))
 
 
-def test_a_world_may_name_the_users_mistake():
-    class Particular(Counting):
-        def __init__(self, task: Task) -> None:
-            raise InputError("no such page")
-
-    with pytest.raises(InputError, match="no such page"):
-        played("1", environment_class=Particular)
-
-
 @pytest.mark.parametrize("reward", [800.0, -0.25])
 def test_a_reward_outside_the_declared_range_stops_the_run(reward: float):
     class Generous(Counting):
@@ -155,18 +146,6 @@ def test_a_reward_outside_the_declared_range_stops_the_run(reward: float):
         asyncio.run(
             collect(LocalRunner.of(Generous, ExpertAgent(), LimitsConfig()), [attempt], lambda *_: None, retries=2)
         )
-
-
-def test_rewards_at_the_ends_of_the_range_and_undeclared_ones_are_kept():
-    class Fair(Counting):
-        reward_range = (-1.0, 1.0)
-
-    class Undeclared(Counting):
-        async def step(self, reply: str) -> Observation:
-            return Observation.end(success=True, reward=800.0)
-
-    assert played("1", "2", "3", environment_class=Fair).rewards == {"outcome": 1.0}
-    assert played("1", environment_class=Undeclared).rewards == {"outcome": 800.0}
 
 
 @pytest.mark.parametrize("stop", [None, "aborted"])

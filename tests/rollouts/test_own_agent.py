@@ -4,21 +4,19 @@ import asyncio
 import json
 import threading
 import urllib.request
-from collections import UserDict
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from bough.config.groups import LimitsConfig, SamplingConfig
+from bough.config.groups import LimitsConfig
 from bough.engines.base import ContextFullError, EngineError
 from bough.engines.server.store import SessionOutcome
 from bough.environments.base import EnvironmentFailedError
 from bough.environments.isolated import shut_down
 from bough.environments.registry import own_agent
-from bough.errors import InputError
 from bough.rollouts import own_agent as own_agent_module
-from bough.rollouts.agents import ModelAgent, RandomAgent
+from bough.rollouts.agents import ModelAgent
 from bough.rollouts.collect import Tally, collect
 from bough.rollouts.episode import play
 from bough.rollouts.own_agent import read_result
@@ -78,12 +76,6 @@ def test_sub_agents_of_a_coroutine_are_kept_apart():
     assert {reply: messages[0].content for reply, messages in asked.items()} == {"to a": "a", "to b": "b", "to c": "c"}
 
 
-def test_how_tokens_are_drawn_is_the_runs_and_not_the_clients():
-    engine = FakeEngine(sampling=SamplingConfig(temperature=0.7, max_new_tokens=5))
-    played(lambda base_url: ask(base_url, user("x"), temperature=0, max_tokens=100) and None, engine)
-    assert engine.asked[0]["sampling"] == engine.sampling
-
-
 def test_an_exception_in_the_agent_says_where_and_is_not_the_models_failure():
     def agent(base_url: str) -> None:
         ask(base_url, user("x"))
@@ -99,6 +91,8 @@ def test_an_exception_in_the_agent_says_where_and_is_not_the_models_failure():
 def test_a_result_that_is_none_is_the_agents_fault(result: Any):
     with pytest.raises(EnvironmentFailedError, match="returned"):
         read_result("mine", result)
+    with pytest.raises(EnvironmentFailedError, match="the result of agent:mine raised RuntimeError: a Tensor with 2"):
+        read_result("agent:mine", {"reward": Tensor()})
 
 
 class Tensor:
@@ -106,24 +100,6 @@ class Tensor:
 
     def __float__(self) -> float:
         raise RuntimeError("a Tensor with 2 elements cannot be converted to Scalar")
-
-
-class Unreadable(UserDict[str, Any]):
-    def __getitem__(self, key: str) -> Any:
-        raise LookupError("it is closed")
-
-
-@pytest.mark.parametrize(
-    ("result", "why"),
-    [
-        (Tensor(), "RuntimeError: a Tensor with 2 elements cannot be converted to Scalar"),
-        ({"reward": Tensor()}, "RuntimeError: a Tensor with 2 elements cannot be converted to Scalar"),
-        (Unreadable(reward=1), "LookupError: it is closed"),
-    ],
-)
-def test_a_result_that_raises_when_it_is_read_is_the_agents_fault(result: Any, why: str):
-    with pytest.raises(EnvironmentFailedError, match=f"the result of agent:mine raised {why}"):
-        read_result("agent:mine", result)
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -257,18 +233,6 @@ def test_a_time_limit_ends_the_episode_as_a_failure(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(own_agent_module, "take_thread", Slow)
     trajectory = played(lambda base_url: bool(ask(base_url, user("one"))), episode_timeout_s=7)
     assert (trajectory.stop, trajectory.success, len(trajectory.turns)) == ("episode_timeout", False, 1)
-
-
-def test_an_expert_cannot_be_asked():
-    async def run() -> None:
-        environment_class = own_agent(lambda base_url: None, "mine")
-        try:
-            await play(environment_class, TASK, RandomAgent(), id="a", seed=0, limits=LimitsConfig())
-        finally:
-            await shut_down(environment_class)
-
-    with pytest.raises(InputError, match="--agent needs a model; random cannot answer"):
-        asyncio.run(run())
 
 
 def test_many_episodes_at_a_time_share_one_endpoint_and_faults_are_retried():

@@ -4,7 +4,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -25,11 +24,18 @@ ARM = os.uname().machine == "aarch64"
 pytestmark = pytest.mark.usefixtures("works_afterwards")
 
 
-def test_a_fork_bomb_ends_with_its_time(box: Box):
-    bomb = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass"
-    result = box.run(bomb, timeout_s=0.5)
-    assert result.killed == "time" and result.timed_out
-    assert result.duration_s < 60
+@pytest.mark.parametrize(
+    "code",
+    [
+        "while True:\n    try:\n        os.fork()\n    except OSError:\n        pass",
+        "while True:\n    pass",
+        "os.kill(os.getpid(), signal.SIGSTOP)",
+    ],
+    ids=["a fork bomb", "an infinite loop", "it stops itself"],
+)
+def test_whatever_goes_on_ends_with_its_time(box: Box, code: str):
+    result = box.run(f"import os, signal\n{code}", timeout_s=0.5)
+    assert result.killed == "time" and result.timed_out and result.duration_s < 60
 
 
 def test_processes_and_threads_are_counted(box: Box):
@@ -59,17 +65,6 @@ def test_a_memory_bomb_of_many_processes_is_killed(box: Box):
         timeout_s=20,
     )
     assert result.killed == "memory" and not result.timed_out
-
-
-def test_memory_outside_of_any_process_cannot_be_had(box: Box):
-    result = box.run("import os\nos.memfd_create('x')")
-    assert result.error is not None and result.error.endswith("Operation not permitted")
-
-
-def test_an_infinite_loop_ends_with_its_time(box: Box):
-    begin = time.monotonic()
-    result = box.run("while True:\n    pass", timeout_s=0.5)
-    assert result.killed == "time" and result.timed_out and time.monotonic() - begin < 60
 
 
 def test_processor_time_is_counted(box: Box):
@@ -264,10 +259,6 @@ def test_zombies_and_stopped_processes_are_cleared_away(box: Box):
         "if os.fork() == 0:\n    os.kill(os.getpid(), signal.SIGSTOP)\nprint('made')"
     )
     assert result.stdout == "made\n"
-
-
-def test_a_program_that_stops_itself_ends_with_its_time(box: Box):
-    assert box.run("import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)", timeout_s=0.5).killed == "time"
 
 
 def test_the_disk_is_small_and_clean_for_the_next(box: Box):

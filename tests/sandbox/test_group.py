@@ -37,20 +37,14 @@ def test_groups_are_made_in_the_nearest_one_that_hands_on_memory_and_processes(
     assert group.find() == above
     (above / "cgroup.subtree_control").write_text("cpu\n")
     assert group.find() == tmp_path
+    (tmp_path / "own").write_text("4:memory:/x\n")  # version 1
+    assert group.find() is None
 
 
 @pytest.mark.parametrize(("name", "value"), [("memory.max", "1000000\n"), ("pids.max", "50"), ("cpu.max", "5 100")])
 def test_a_group_with_limits_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str):
     above = tree(tmp_path, monkeypatch)
     (above / "session" / name).write_text(value)
-    assert group.find() is None
-
-
-def test_without_version_2_there_is_no_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    tree(tmp_path, monkeypatch)
-    (tmp_path / "own").write_text("4:memory:/x\n")
-    assert group.find() is None
-    monkeypatch.setattr(group, "ROOT", tmp_path / "nothing")
     assert group.find() is None
 
 
@@ -61,15 +55,6 @@ def test_a_group_has_its_limits_before_anything_starts_in_it(tmp_path: Path):
     assert (made.folder / "pids.max").read_text() == "24"
     done = subprocess.run(made.command(["/bin/echo", "a  b"]), capture_output=True, text=True, check=True)
     assert done.stdout == "a  b\n" and (made.folder / "cgroup.procs").read_text().strip().isdigit()
-
-
-def test_where_a_group_cannot_be_entered_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(group, "find", lambda: tmp_path)
-    monkeypatch.setattr(group, "ENTER", "exit 1")
-    monkeypatch.setattr(group, "REMOVE_S", 0.0)  # plain folders are not empty
-    assert group.place.__wrapped__(os.geteuid()) is None
-    monkeypatch.setattr(group, "find", lambda: tmp_path / "nothing")
-    assert group.place.__wrapped__(os.geteuid()) is None
 
 
 def test_a_sandbox_is_in_its_group_and_the_group_goes_with_it():

@@ -154,8 +154,14 @@ class ControlTokens:
 
     def found(self, messages: Iterable[Message], tools: Iterable[dict[str, Any]] = ()) -> Iterator[str]:
         """The control tokens whose text occurs in the contents."""
-        for text in _texts([*(message.model_dump() for message in messages), *tools]):
-            yield from self._own.findall(text)
+        names: list[str] = []
+
+        def note(text: str) -> str:
+            names.extend(self._own.findall(text))
+            return text
+
+        _with_texts([*(message.model_dump() for message in messages), *tools], note)
+        yield from names
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, as the tokenizer gives them without adding tokens of its own; what is escaped is text."""
@@ -254,16 +260,6 @@ def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, list):
         return [_with_texts(each, change) for each in value]
     return value
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        yield from _texts([*value, *value.values()])
-    elif isinstance(value, list):
-        for each in value:
-            yield from _texts(each)
 
 
 def _rename(model: dict[str, Any], names: dict[str, str]) -> None:

@@ -148,10 +148,7 @@ def stats_command(config: StatsConfig) -> int:
     if config.as_json:
         console.print_json(about | statistics.to_json() | {"skipped": dict(reader.skipped)})
         return 0
-    table = Table(show_header=False, box=None, pad_edge=False)
-    for name, value in [*about.items(), *statistics.rows()]:
-        table.add_row(name, value)
-    console.out().print(table)
+    console.out().print(repr(Facts(about | dict(statistics.rows()))), markup=False)
     _print_skipped(reader.skipped)
     return 0
 

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from bough.chat.builder import CallBuilder
-from bough.chat.diagnosis import Diagnosis, DoctorConfig, Finding, diagnose
+from bough.chat.diagnosis import Diagnosis, DoctorConfig, diagnose
 from bough.commands.models import ModelLike, model_name
 from bough.commands.objects import EnvironmentLike, Source, as_file, environment_name
 from bough.commands.table import Command
@@ -25,19 +25,26 @@ from bough.types import Call
 class Checkup:
     """What `bough.doctor` found. `ok` is False where training on the data would be a mistake."""
 
-    def __init__(self, diagnosis: Diagnosis, findings: list[Finding]) -> None:
+    def __init__(self, diagnosis: Diagnosis) -> None:
         self.report: dict[str, Any] = diagnosis.to_json()
-        self.findings = findings
-        self._calls, self._tokens = str(diagnosis.calls), diagnosis.tokens
+        self.findings = list(diagnosis.findings())
+        self._diagnosis = diagnosis
 
     @property
     def ok(self) -> bool:
         return all(finding.level != "fail" for finding in self.findings)
 
     def __repr__(self) -> str:
-        tokens = f"{self._tokens['trained']:,} tokens trained, {self._tokens['context']:,} of context"
+        trained, context = (self._diagnosis.tokens[name] for name in ("trained", "context"))
+        tokens = f"{trained:,} tokens trained, {context:,} of context"
         findings = [f"{one.level.upper()} {one.name}: {one.message}" for one in self.findings]
-        return "\n".join([self._calls, tokens, *(findings or ["OK: only replies are trained, and each ends its turn"])])
+        return "\n".join(
+            [
+                str(self._diagnosis.calls),
+                tokens,
+                *(findings or ["OK: only replies are trained, and each ends its turn"]),
+            ]
+        )
 
 
 @settings_of(DoctorConfig, "file")
@@ -49,7 +56,7 @@ def doctor(records: Source, model: ModelLike = "smollm2", **settings: Any) -> Ch
     with as_file(records) as file:
         config = make_config(DoctorConfig, "doctor", settings, file=file, model=model_name(model))
         diagnosis = diagnose(config, _builder(config), place_of=lambda place: f"{Path(place.file).name}:{place.line}")
-    return Checkup(diagnosis, list(diagnosis.findings()))
+    return Checkup(diagnosis)
 
 
 def _builder(config: DoctorConfig) -> CallBuilder:

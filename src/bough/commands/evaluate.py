@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from pydantic import Field, model_validator
-from rich.table import Table
 
 from bough import event_loop
 from bough.commands.collect import announce_episodes
@@ -43,14 +42,8 @@ class Evaluation:
 
     def __init__(self, results: Results, path: Path | None = None) -> None:
         self.results, self.path = results, path
-
-    @property
-    def reports(self) -> dict[str, Any]:
-        return dict(self.results.reports)
-
-    @property
-    def comparisons(self) -> list[Any]:
-        return list(self.results.comparisons)
+        self.reports: dict[str, Any] = dict(results.reports)
+        self.comparisons: list[Any] = list(results.comparisons)
 
     @property
     def success(self) -> dict[str, float | None]:
@@ -187,9 +180,8 @@ def compare(*evaluations: Evaluation | StrPath, output: StrPath | None = None, *
     ]
     target = None if output is None else Path(output)
     config = make_config(CompareConfig, "compare", settings, files=files, output=target)
-    return _compare(
-        config, {f: one.results for f, one in zip(files, evaluations, strict=True) if hasattr(one, "results")}
-    )
+    both = zip(config.files, evaluations, strict=True)
+    return _compare(config, {file: one.results for file, one in both if isinstance(one, Evaluation)})
 
 
 def _compare(config: CompareConfig, given: Mapping[Path, Results]) -> Compared:
@@ -272,12 +264,8 @@ def _held_out(config: EvalConfig) -> int:
     if config.as_json:
         console.print_json(report)
     else:
-        table = Table(show_header=False, box=None, pad_edge=False)
-        table.add_row("calls", str(Ledger.from_json(found["calls"])))
-        for name, value in found.items():
-            if isinstance(value, int | float):
-                table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else f"{value:.4g}")
-        console.out().print(table)
+        shown = Facts(found | {"calls": str(Ledger.from_json(found["calls"]))})
+        console.out().print(repr(shown), markup=False)
     if config.output:
         write_json(config.output, report)
     return 0

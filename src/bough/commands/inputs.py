@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bough.commands import table
 from bough.config.base import Config, is_code
 from bough.config.groups import AGENT_PREFIX, BASELINES, is_server
 from bough.config.parts import leaves
-from bough.config.problems import flag, is_positional, on_command_line
+from bough.config.problems import flag, is_positional
 from bough.data.lines import files
 from bough.errors import InputError
 from bough.models.resolve import check_name
@@ -74,19 +73,3 @@ def _values(config: Config, name: str) -> list[Any]:
     if isinstance(value, dict):
         return list(value.values())
     return value if isinstance(value, list) else [] if value is None else [value]
-
-
-MAX_NAMED = 8  # commands that a sentence lists
-
-
-def explained(command: str, name: str, problem: str) -> str:
-    """A better sentence than `problem` for the unknown flag of the setting `name`, if other commands have the flag."""
-    owners = []
-    for other in table.names():
-        settings = leaves(table.command(other).config).values()
-        if any(on_command_line(leaf) == name and not is_positional(leaf.info) for leaf in settings):
-            owners.append(other)
-    if not owners or "did you mean" in problem:
-        return problem
-    more = ", …" if len(owners) > MAX_NAMED else ""
-    return f"{flag(name)} is a flag of bough {', '.join(owners[:MAX_NAMED])}{more}, not of bough {command}"

@@ -72,17 +72,10 @@ def play(environment: EnvironmentLike, actions: Sequence[str] | None = None, **s
     empty line lists the possible ones, Ctrl-D ends the episode.
     """
     config = make_config(PlayConfig, "play", settings, environment=environment_name(environment), actions=None)
-    if actions is None:
-        return play_configured(config, None, lambda _, observation: print_observation(observation))
-    if isinstance(actions, str) or not all(isinstance(action, str) for action in actions):
+    if isinstance(actions, str) or not all(isinstance(action, str) for action in actions or ()):
         raise InputError("actions are a list of texts, one for each step")
-    return play_configured(config, list(actions), lambda *_: None)
-
-
-def play_configured(config: PlayConfig, actions: list[str] | None, tell: Tell) -> list[Observation]:
-    """The episode of the settings, with these actions or a person's; `tell` gets each step as it happens."""
-    environment_class = configured(find(config.environment.name), config.environment.options)
-    return event_loop.run(_play(environment_class, _task(environment_class, config), actions, tell))
+    given = None if actions is None else list(actions)
+    return event_loop.run(_play(config, given, lambda _, seen: print_observation(seen) if given is None else None))
 
 
 def print_observation(observation: Observation) -> None:
@@ -96,23 +89,20 @@ def print_observation(observation: Observation) -> None:
         out.print(f"— {word}{f': {observation.stop}' if observation.stop else ''}", style="bold", markup=False)
 
 
-async def _play(
-    environment_class: type[Environment], task: Task, actions: list[str] | None, tell: Tell
-) -> list[Observation]:
-    environment = Isolated(environment_class, task)
+async def _play(config: PlayConfig, actions: list[str] | None, tell: Tell) -> list[Observation]:
+    """The episode of the settings, with these actions or a person's; `tell` gets each step as it happens."""
+    environment_class = configured(find(config.environment.name), config.environment.options)
+    environment = Isolated(environment_class, _task(environment_class, config))
     seen: list[Observation] = []
-
-    def note(observation: Observation) -> None:
-        seen.append(observation)
-        tell(len(seen) - 1, observation)
-
     try:
-        note(await environment.start())
+        seen.append(await environment.start())
+        tell(0, seen[-1])
         while actions is not None or not seen[-1].done:
             action = await _next(environment, actions, len(seen))
             if action is None:
                 break
-            note(await environment.step(await environment.say(action)))
+            seen.append(await environment.step(await environment.say(action)))
+            tell(len(seen) - 1, seen[-1])
     finally:
         await environment.close()
         await shut_down(environment_class)
@@ -166,7 +156,7 @@ def play_command(config: PlayConfig) -> int:
         sys.stdout.write(to_json(row, inf_nan_mode="null").decode() + "\n")
         sys.stdout.flush()
 
-    play_configured(config, actions, tell)
+    event_loop.run(_play(config, actions, tell))
     return 0
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -13,11 +15,12 @@ from bough.commands.objects import StrPath
 from bough.commands.table import Command
 from bough.config.groups import ReportConfig
 from bough.config.keywords import make_config, settings_of
+from bough.errors import BoughError, InputError
 from bough.files import MAX_JSON, read_small
 from bough.ledger import plural
 from bough.report.card import RUN, Card, CardConfig, HubId, write_card
-from bough.report.evaluated import find_subject
-from bough.report.publish import make_release, upload
+from bough.report.evaluated import Subject, find_subject
+from bough.report.lineage import base_model, read_json
 from bough.terminal import console
 
 
@@ -106,14 +109,18 @@ def push_command(config: PushConfig) -> int:
     subject = find_subject(config.run, [])
     release = make_release(subject, config.base_model)
     out = console.err() if config.as_json else console.out()
-    for name in release.files:
-        note = " (the base model by its name on the Hub)" if name in release.changed else ""
-        out.print(f"{decimal(release.size(name)):>10}  {name}{note}", markup=False)
+    sizes = {
+        name: len(content.encode()) if isinstance(content, str) else content.stat().st_size
+        for name, content in release.items()
+    }
+    for name, size in sizes.items():
+        note = " (the base model by its name on the Hub)" if isinstance(release[name], str) else ""
+        out.print(f"{decimal(size):>10}  {name}{note}", markup=False)
     if config.repo not in read_small(subject.weights / "README.md", MAX_JSON, "replace"):
         hint = f"bough card {config.run} --repo {config.repo} --overwrite"
         note = f"note: the card does not mention {config.repo}; `{hint}` writes one that does"
         console.err().print(note, style="yellow", markup=False)
-    address, files = None, plural(len(release.files), "file")
+    address, files = None, plural(len(release), "file")
     if config.dry_run:
         visibility = " as a private repository" if config.private else ""
         out.print(f"{files} would be uploaded to {config.repo}{visibility}; nothing was uploaded", markup=False)
@@ -121,7 +128,6 @@ def push_command(config: PushConfig) -> int:
         address = upload(release, config.repo, private=config.private, message=config.message)
         out.print(f"{files} uploaded to {address}", markup=False)
     if config.as_json:
-        sizes = {name: release.size(name) for name in release.files}
         console.print_json({"repo": config.repo, "files": sizes, "uploaded_to": address})
     return 0
 
@@ -142,6 +148,81 @@ def merge_command(config: MergeConfig) -> int:
     else:
         console.out().print(f"{config.adapter} merged into {base}, written to {config.output}", markup=False)
     return 0
+
+
+# A release: the files needed to load the weights, without the paths of this machine.
+
+# No checkpoints, no pickles, no hidden files.
+WANTED = (
+    "README.md", "LICENSE*", "adapter_config.json", "adapter_model*.safetensors", "config.json",
+    "generation_config.json", "model*.safetensors", "model.safetensors.index.json", "tokenizer*.json",
+    "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "chat_template.jinja",
+)  # fmt: skip
+
+
+Release = dict[str, Path | str]
+
+
+def make_release(subject: Subject, hub_id: str | None) -> Release:
+    """The files of the weights by name, with the new text of those that are changed. InputError if one is missing."""
+    folder = subject.weights
+    files: Release = {path.name: path for pattern in WANTED for path in sorted(folder.glob(pattern)) if path.is_file()}
+    if "README.md" not in files:
+        raise InputError(f"{folder} has no model card yet; `bough card {subject.run}` writes one to look at first")
+    if not any(name.endswith(".safetensors") for name in files):
+        raise InputError(f"{folder}: it has no weights (*.safetensors)")
+    if subject.is_adapter:
+        base = base_model(subject.lineage.base, hub_id)
+        if base.hub_id is None:
+            raise InputError(
+                f"{folder}: the base model is only known as {base.name}, which others cannot load; "
+                "give its name on the Hub with --base-model org/name"
+            )
+        settings = read_json(folder / "adapter_config.json", {})
+        settings["base_model_name_or_path"] = base.hub_id
+        files["adapter_config.json"] = json.dumps(settings, indent=2, sort_keys=True) + "\n"
+    return dict(sorted(files.items()))
+
+
+# Uploads a release through huggingface_hub and explains its errors.
+
+LOGIN = "log in with `hf auth login`, or set HF_TOKEN to a token that may write"
+
+
+def upload(release: Release, repo: str, *, private: bool, message: str) -> str:
+    """Creates the repository if it does not exist, commits the files, and returns the commit's address."""
+    from huggingface_hub import HfApi, get_token
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    # The HTTP library's own error class; huggingface_hub decides which library that is.
+    unreachable = HfHubHTTPError.__mro__[1]
+    assert issubclass(unreachable, Exception)
+    token = get_token()
+    if token is None:
+        raise InputError(f"not logged in to the Hub; {LOGIN}")
+    api = HfApi(token=token, library_name="bough")
+    try:
+        # None: the default of the organisation.
+        api.create_repo(repo, private=private or None, exist_ok=True)
+        if private and not api.repo_info(repo).private:
+            raise InputError(f"{repo} exists on the Hub and is public; make it private there, or omit --private")
+        with tempfile.TemporaryDirectory(prefix="bough-push-") as folder:
+            for name, content in release.items():
+                if isinstance(content, str):
+                    (Path(folder) / name).write_text(content, encoding="utf-8")
+                else:  # weights are linked, not copied
+                    (Path(folder) / name).symlink_to(content.resolve())
+            commit = api.upload_folder(repo_id=repo, folder_path=folder, commit_message=message)
+    except OfflineModeIsEnabled:
+        raise InputError("HF_HUB_OFFLINE is set, so nothing can be uploaded; unset it") from None
+    except HfHubHTTPError as error:
+        status, said = error.response.status_code, (error.server_message or "").replace(token, "…")
+        hint = f"; {LOGIN}" if status in (401, 403) else ""
+        raise BoughError(f"the Hub refused {repo} with {status}{': ' if said else ''}{said}{hint}") from None
+    except (unreachable, OSError) as error:
+        why = (str(error).partition("\n")[0] or type(error).__name__).replace(token, "…")
+        raise BoughError(f"the Hub cannot be reached: {why}") from None
+    return str(commit.commit_url)
 
 
 COMMANDS = {

@@ -116,13 +116,12 @@ def show_run(config: RunsShowConfig) -> int:
     if config.as_json:
         console.print_json(_run_json(config.run, recipe))
         return 0
-    records = _records(config.run, recipe)
     out = console.out()
     out.print(
         f"{recipe.name}: {recipe.about or 'no description'}\nmodel {recipe.model}, seed {recipe.seed}", markup=False
     )
     table = Table("stage", "state", "minutes", "inputs", "outputs", "note", box=None, pad_edge=False)
-    for folder, record in records:
+    for folder, record in _records(config.run, recipe):
         if record is None:
             table.add_row(folder, "not started", "", "", "", "")
             continue
@@ -153,16 +152,18 @@ def _show_command(config: RunsShowConfig, command: str) -> int:
 
 
 def _run_json(folder: Path, recipe: Recipe) -> dict[str, Any]:
-    stages = [
-        {"stage": stage, "record": asdict(record) if record is not None else None}
-        for stage, record in _records(folder, recipe)
-    ]
-    about = {"run": str(folder), "recipe": recipe.model_dump(mode="json"), "stages": stages}
-    return about | {"evaluations": [_row_json(row) for row in summary(folder, recipe)]}
-
-
-def _row_json(row: SummaryRow) -> dict[str, Any]:
-    return asdict(replace(row, compared=None)) | {"compared": row.compared.to_json() if row.compared else None}
+    return {
+        "run": str(folder),
+        "recipe": recipe.model_dump(mode="json"),
+        "stages": [
+            {"stage": stage, "record": asdict(record) if record is not None else None}
+            for stage, record in _records(folder, recipe)
+        ],
+        "evaluations": [
+            asdict(replace(row, compared=None)) | {"compared": row.compared.to_json() if row.compared else None}
+            for row in summary(folder, recipe)
+        ],
+    }
 
 
 def _show_plan(playing: Run, as_json: bool) -> int:
@@ -212,14 +213,6 @@ COMMANDS = {
         run_command,
         "  bough run demo\n  bough run recipe.yaml --set model=tiny sft.max_steps=3\n  bough run demo --dry-run",
     ),
-    "runs list": Command(
-        RunsListConfig,
-        list_runs,
-        "  bough runs list",
-    ),
-    "runs show": Command(
-        RunsShowConfig,
-        show_run,
-        "  bough runs show runs/demo",
-    ),
+    "runs list": Command(RunsListConfig, list_runs, "  bough runs list"),
+    "runs show": Command(RunsShowConfig, show_run, "  bough runs show runs/demo"),
 }

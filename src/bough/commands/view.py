@@ -18,8 +18,7 @@ from bough.ledger import plural
 from bough.terminal import console
 
 if TYPE_CHECKING:
-    from bough.report.viewer.export import Written
-    from bough.report.viewer.server import FolderAnswers
+    from bough.report.viewer.server import FolderAnswers, Written
 
 
 class ViewConfig(ReportConfig):
@@ -55,12 +54,17 @@ class Viewer:
 
     def __init__(self, config: ViewConfig) -> None:
         answers = _answers(config)
+        import uvicorn
+
         from bough.engines.server.app import listen
-        from bough.report.viewer.server import door, make_app, make_server
+        from bough.report.viewer.server import door, make_app
 
         self.path = config.path
         guarded = door(config.host, remote=config.allow_remote, token=config.token)
-        self._server = make_server(make_app(answers, guarded))
+        self._server = uvicorn.Server(uvicorn.Config(
+            make_app(answers, guarded), log_level="critical", access_log=False, lifespan="on", server_header=False,
+            timeout_graceful_shutdown=1, timeout_keep_alive=30,
+        ))  # fmt: skip
         self._listening = listen(config.host, config.port)
         self._thread: threading.Thread | None = None
         host = f"[{config.host}]" if ":" in config.host else config.host
@@ -116,11 +120,11 @@ def export_page(path: StrPath, output: StrPath, **settings: Any) -> Written:
 def export_configured(config: ViewConfig) -> Written:
     """The page of the settings, written into their `export`."""
     assert config.export is not None
-    answers = _answers(config)
-    from bough.report.viewer.export import export
-
     if config.export.exists() and not config.overwrite:
         raise InputError(f"{config.export} exists; give another --export or --overwrite")
+    answers = _answers(config)
+    from bough.report.viewer.server import export
+
     return export(answers, config.export, config.max_records)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import types
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
 
@@ -67,17 +67,8 @@ def build(config: type[Config], prog: str, examples: str = "", shown: Collection
     return parser
 
 
-def parse(
-    config: type[Config],
-    parser: Parser,
-    arguments: Sequence[str],
-    explained: Callable[[str, str], str] = lambda _, problem: problem,
-) -> Config:
-    """The settings that `arguments` give. --debug and --follow-links take effect in `bough.cli`, not here.
-
-    `explained` gets the setting that an unknown flag would have and what was found to be wrong with
-    it, and may say it better.
-    """
+def parse(config: type[Config], parser: Parser, arguments: Sequence[str]) -> Config:
+    """The settings that `arguments` give. --debug and --follow-links take effect in `bough.cli`, not here."""
     # Underscores in the name of a flag stand for dashes.
     split = [(word.startswith("--"), *word.partition("=")) for word in arguments]
     words = [(name.replace("_", "-") if is_flag else name) + rest + value for is_flag, name, rest, value in split]
@@ -91,12 +82,7 @@ def parse(
     except InputError as error:
         if not strangers:
             raise
-        unknown_flags = {f"{flag(name)} is not a setting": name for name in strangers}
-        problems = [
-            next((explained(name, one) for start, name in unknown_flags.items() if one.startswith(start)), one)
-            for one in error.problems
-        ]
-        raise InputError(error.message, problems, hint=f"{parser.prog} --help lists the flags") from None
+        raise InputError(error.message, error.problems, hint=f"{parser.prog} --help lists the flags") from None
 
 
 def _usage(config: type[Config], prog: str) -> str:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -325,19 +325,12 @@ class ModelLabeller:
 async def _compared(own: Message, other: Message, environment: Isolated | None) -> Label:
     """A label, compared with the agent's own reply by the action: what is said around it does not count."""
     left, right = Reply.of(own), Reply.of(other)
-    if environment is None:
-        actions = [_action(reply) for reply in (left, right)]
-    else:
-        actions = [await environment.action_in(reply) for reply in (left, right)]
+    actions: list[str | None] = [None, None]
+    for number, reply in enumerate((left, right)):
+        with suppress(MalformedError):
+            actions[number] = reply.parsed.action if environment is None else await environment.action_in(reply)
     same = left.strip() == right.strip() or (actions[0] is not None and actions[0] == actions[1])
     return Label(other, actions[1], same)
-
-
-def _action(reply: Reply) -> str | None:
-    try:
-        return reply.parsed.action
-    except MalformedError:
-        return None
 
 
 def _failed(item: SourcedTrajectory, error: EnvironmentFailedError, told: set[str]) -> str:

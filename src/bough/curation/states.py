@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from pydantic import JsonValue
 
@@ -57,12 +58,7 @@ def actions(turns: Iterable[Turn]) -> tuple[str, ...]:
 
 
 def _common(left: Iterable[object], right: Iterable[object]) -> int:
-    count = 0
-    for a, b in zip(left, right, strict=False):
-        if a != b:
-            break
-        count += 1
-    return count
+    return sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(left, right, strict=False)))
 
 
 def _digest(*parts: object) -> State:

@@ -50,7 +50,12 @@ def read_message(value: Any, what: str) -> Message:
     if content is None and role != "assistant":
         raise RowError("missing_field", f'{where}"content" is missing')
     if isinstance(content, list):
-        content = "".join(read_part(part, f"{where}content[{i}]") for i, part in enumerate(content))
+        parts = [typed(part, dict, f"{where}content[{i}]") for i, part in enumerate(content)]
+        for i, part in enumerate(parts):
+            if field(part, "type", str, f"{where}content[{i}] ") != "text":
+                kind = f"{part['type']!r:.40}; only text can be trained on"
+                raise RowError("wrong_type", f"{where}content[{i}] is of type {kind}")
+        content = "".join(field(part, "text", str, f"{where}content[{i}] ") for i, part in enumerate(parts))
     calls = optional(message, "tool_calls", list, where) or []
     return Message(
         role=role,
@@ -134,15 +139,6 @@ def write_turns(turns: list[Turn]) -> list[Row]:
         )
         messages += [write_message(turn.reply) | note, *map(write_message, turn.observation)]
     return messages
-
-
-def read_part(value: Any, what: str) -> str:
-    """The text of one part of a message's content."""
-    part: Row = typed(value, dict, what)
-    if field(part, "type", str, f"{what} ") != "text":
-        raise RowError("wrong_type", f"{what} is of type {part['type']!r:.40}; only text can be trained on")
-    text: str = field(part, "text", str, f"{what} ")
-    return text
 
 
 def _read_note(message: Row, where: str) -> Row:

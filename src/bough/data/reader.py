@@ -142,11 +142,15 @@ def _raw_rows(file: str, format: str | None, contents: list[Numbered]) -> RawRow
 
 
 def raw_rows(source: str | Path, format: Format | None = None) -> Iterator[RawRows]:
-    """The rows of a file or a folder of shards, a few at a time. Without a `format` each file's is detected."""
+    """The rows of a file or a folder of shards, a few at a time. Without a `format`, that of most first rows counts."""
     for path in files(source):
         contents = _contents(path)
         first = [] if format else _first(contents)
-        found = format or most_common_format([row for _, row in first if isinstance(row, dict)])
+        votes: Counter[str] = Counter()
+        for _, row in first:
+            with contextlib.suppress(RowError):
+                votes[detect(parse(row)).name] += 1
+        found = format or (FORMATS[votes.most_common(1)[0][0]] if votes else None)
         chunk, size = list[Numbered](), 0
         for number, content in itertools.chain(first, contents):
             chunk.append((number, content))
@@ -209,15 +213,6 @@ def parse(content: Content) -> Row:
     if not isinstance(row, dict):
         raise RowError("not_json", "the line is JSON but not an object")
     return row
-
-
-def most_common_format(rows: list[Row]) -> Format | None:
-    """The format of most of these rows; None if no row's format is known."""
-    votes: Counter[str] = Counter()
-    for row in rows:
-        with contextlib.suppress(RowError):
-            votes[detect(row).name] += 1
-    return FORMATS[votes.most_common(1)[0][0]] if votes else None
 
 
 # Bad rows of a data file, with repeats of one problem grouped.

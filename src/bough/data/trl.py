@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import takewhile
 from typing import Any
 
 from bough.data import messages as chat
@@ -108,11 +109,7 @@ def _read_side(row: Row, key: str, role: Role) -> list[chat.AnnotatedMessage]:
 
 def _divergence(chosen: list[chat.AnnotatedMessage], rejected: list[chat.AnnotatedMessage]) -> int:
     """The index of the first reply in which two conversations differ."""
-    same = 0
-    for (left, _), (right, _) in zip(chosen, rejected, strict=False):
-        if left != right:
-            break
-        same += 1
+    same = sum(1 for _ in takewhile(lambda both: both[0][0] == both[1][0], zip(chosen, rejected, strict=False)))
     for i in range(min(same, len(chosen) - 1, len(rejected) - 1), 0, -1):
         if chosen[i][0].role == rejected[i][0].role == "assistant":
             return i
@@ -171,12 +168,6 @@ def read_rounds(row: Row) -> Pair:
     )  # fmt: skip
 
 
-def matches_rounds(row: Row) -> bool:
-    """`messages` beside `chosen` or `rejected`, and no `prompt`."""
-    sides = row.get("chosen") is not None or row.get("rejected") is not None
-    return sides and row.get("messages") is not None and row.get("prompt") is None
-
-
 def _read_turn(history: list[Message], row: Row, side: str) -> Turn:
     value: Any = field(row, side, (str, dict))
     reply = Message(role="assistant", content=value) if isinstance(value, str) else chat.read_message(value, side)
@@ -197,7 +188,11 @@ def _normalised(message: Message) -> Message:
 ROUNDWISE = Format(
     name="roundwise-dpo",
     about="a history (messages) and two next actions (chosen, rejected) with a reason",
-    matches=matches_rounds,
+    matches=lambda row: (
+        any(row.get(side) is not None for side in ("chosen", "rejected"))
+        and row.get("messages") is not None
+        and row.get("prompt") is None
+    ),
     read=read_rounds,
 )
 

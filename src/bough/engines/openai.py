@@ -244,11 +244,7 @@ def conversation(
             messages, tools = fallback.without_tools(messages, tools), []
         if not template.knows_system:
             messages = fallback.without_system(messages)
-    return _written(messages), tools
-
-
-def _written(messages: list[Message]) -> list[Json]:
-    """Messages as JSON. Calls and results that have no id get one: servers match them by it."""
+    # Calls and results that have no id get one: servers match them by it.
     written, waiting = [], []  # type: list[Json], list[str]
     for number, message in enumerate(messages):
         spoken: Json = {"role": message.role, "content": message.content}
@@ -271,7 +267,7 @@ def _written(messages: list[Message]) -> list[Json]:
         if message.name is not None:
             spoken["name"] = message.name
         written.append(spoken)
-    return written
+    return written, tools
 
 
 def read_answer(response: Any, *, template: ChatTemplate | None, where: str) -> Answer:
@@ -312,7 +308,7 @@ def read_tokens(response: Any, choice: Json) -> tuple[list[int], list[int], list
     ids = _ids(choice.get("token_ids"))
     if prompt is None or ids is None:
         return None
-    logprobs = _logprobs(choice.get("logprobs"))
+    logprobs = read_logprobs(choice.get("logprobs"))
     if logprobs is not None and len(logprobs) != len(ids):
         raise EngineError(f"the server gave {len(logprobs)} log-probabilities for {len(ids)} tokens")
     return prompt, ids, logprobs
@@ -389,7 +385,7 @@ def _read_tool_calls(content: str, calls: Any) -> tuple[str, list[ToolCall]]:
     return "\n".join([content, *broken] if content else broken), read
 
 
-def _logprobs(given: Any) -> list[float] | None:
+def read_logprobs(given: Any) -> list[float] | None:
     """From a chat completion's {"content": [{"logprob"}]} or a completion's {"token_logprobs": […]}."""
     values: Any = [entry.get("logprob") for entry in _entries(given)]
     if not values and isinstance(given, dict):

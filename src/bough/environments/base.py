@@ -15,7 +15,7 @@ functions or `async def`. Environments with tools: `bough.environments.tools`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -26,8 +26,6 @@ from bough.config.base import Config
 from bough.errors import BoughError, RewardRangeError, describe_failure, short_repr
 from bough.ledger import is_finite
 from bough.types import Message, Task, Trajectory, Turn
-
-Tasks = Iterable[Task] | AsyncIterator[Task] | Awaitable[Iterable[Task]]
 
 
 class _Nothing:
@@ -149,7 +147,7 @@ class Environment(ABC):
         return NOTHING
 
     @classmethod
-    def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> Tasks:  # noqa: ARG003
+    def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> Iterable[Task]:  # noqa: ARG003
         """A finite or endless series of tasks; the same arguments give the same tasks.
 
         `options` is an instance of the class's own `Options`.
@@ -247,9 +245,9 @@ def check_observation(what: str, given: Any, environment: Environment) -> Observ
     if not isinstance(given, Observation):
         raise EnvironmentFailedError(f"{what} returned {short_repr(given)}; it must return an Observation")
     for name, (kinds, allowed) in KINDS.items():
-        value = getattr(given, name)
-        items = value if name in ITEMS and isinstance(value, kinds) else ()
-        if not isinstance(value, kinds) or not all(isinstance(item, ITEMS[name]) for item in items):
+        value: Any = getattr(given, name)
+        kind = ITEMS.get(name)
+        if not isinstance(value, kinds) or (kind and value and not all(isinstance(item, kind) for item in value)):
             raise EnvironmentFailedError(f"{what} gave the {name} {short_repr(value)}; it must be {allowed}")
     for name in ("reward", "progress"):
         value = getattr(given, name)

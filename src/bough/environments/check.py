@@ -248,7 +248,7 @@ async def _opened(environment_class: type[Environment], task: Task) -> AsyncIter
 
 # A new environment as files to change: the class, its test and a recipe that trains in it.
 
-ENVIRONMENT = '''"""TITLE: the agent buys what a list asks for, within its budget. Change all of it."""
+ENVIRONMENT = '''"""TITLE: the agent buys what a list asks for. Change all of it."""
 
 import random
 
@@ -268,48 +268,29 @@ class CLASS(ToolEnvironment):
             item, count = rng.choice(["apple", "pear", "plum"]), rng.randint(1, 5)
             yield Task(id=f"{split}-{seed}-{number}", data={"item": item, "count": count})
 
-    def __init__(self, task):
-        super().__init__(task)
-        self.item, self.count = task.data["item"], task.data["count"]
-        self.prices = {"apple": 0.5, "pear": 0.75, "plum": 0.25}
-        self.basket = {}
-        self.asked = False
-
     def start(self):
         """What the agent is told first."""
-        return f"Ask for the price of one {self.item}, then buy {self.count}."
+        self.item, self.count, self.basket = self.task.data["item"], self.task.data["count"], []
+        return f"Buy {self.count} {self.item}, one at a time."
 
-    def price(self, item: str) -> float:
-        """Price of one item in euros.
-
-        Args:
-            item: What to ask for.
-        """
-        if item not in self.prices:
-            raise ToolError(f"there is no {item}; there are {', '.join(self.prices)}.")
-        self.asked = True
-        return self.prices[item]
-
-    def buy(self, item: str, count: int = 1) -> str:
-        """Buys items.
+    def buy(self, item: str) -> str:
+        """Buys one item.
 
         Args:
             item: What to buy.
-            count: How many.
         """
-        cost = count * self.price(item)
-        self.basket[item] = self.basket.get(item, 0) + count
-        return f"Bought {count} {item} for {cost:.2f} euros."
+        if item not in ("apple", "pear", "plum"):
+            raise ToolError(f"there is no {item}.")
+        self.basket.append(item)
+        return f"Bought one {item}. The basket has {len(self.basket)}."
 
     def success(self):
         """Ends the episode as soon as it is true; a reply without a tool call ends it too."""
-        return self.basket == {self.item: self.count}
+        return self.basket == [self.item] * self.count
 
     def expert(self):
         """The reply of an agent that solves the task: demonstrations for free. Leave it out if there is none."""
-        if not self.asked:
-            return self.call("price", item=self.item)
-        return self.call("buy", item=self.item, count=self.count)
+        return self.call("buy", item=self.item)
 '''
 
 TEST = '''"""Run it with: pytest MODULE"""
@@ -331,7 +312,7 @@ def test_the_expert_wins():
 
 
 def test_a_wrong_item_is_refused():
-    start, refused = bough.play(ENVIRONMENT, ["price('stone')"])
+    start, refused = bough.play(ENVIRONMENT, ["buy('stone')"])
     assert refused.error == "invalid_action" and "there is no stone" in refused.text
 '''
 
@@ -341,7 +322,7 @@ name: MODULE
 about: Learns from the expert of MODULE.py.
 model: smollm2
 defaults:
-  limits: {max_turns: 4, max_errors: 2}
+  limits: {max_turns: 6, max_errors: 2}
   sampling: {max_new_tokens: 64}
 stages:
   - eval: {name: base, tasks: 40, split: unseen}

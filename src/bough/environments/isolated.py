@@ -231,6 +231,8 @@ class LoopThread:
         tasks: list[asyncio.Task[T]] = []
 
         def begin() -> None:
+            if self.blocked:
+                return
             tasks.append(self._loop.create_task(work()))
             tasks[0].add_done_callback(lambda task: caller.call_soon_threadsafe(_settle, answer, task))
 

@@ -16,7 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -30,7 +30,7 @@ from bough.config.base import is_code
 from bough.config.groups import AGENT_PREFIX
 from bough.environments import given
 from bough.environments.adapters.names import ADAPTERS, adapt
-from bough.environments.base import Environment, EnvironmentFailedError, NoTasksError, Observation, Tasks
+from bough.environments.base import Environment, EnvironmentFailedError, NoTasksError, Observation
 from bough.errors import InputError, describe_failure, did_you_mean
 from bough.files import json_digest
 from bough.types import Task
@@ -68,11 +68,6 @@ def find_listed(name: str) -> type[Environment]:
     if not is_code(name) and (adapted := adapt(name)) is not None:
         return _environment(adapted, name)
     points = plugged_in()
-    if not points:
-        raise InputError(
-            "no environment is registered, not even Bough's own: its installation is incomplete or older than its "
-            "code; run pip install again (in a checkout: pip install -e .)"
-        )
     if name.endswith(".py"):
         raise InputError(f"environment {name!r} is a file; name its class too: {name}:Class")
     if name not in points:
@@ -273,7 +268,7 @@ class OwnAgent(Environment):
         return self.start()
 
     @classmethod
-    def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> Tasks:  # noqa: ARG003
+    def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> Iterable[Task]:  # noqa: ARG003
         module = sys.modules.get(getattr(cls.function, "__module__", None) or "")
         make = getattr(cls.function, "tasks", None) or getattr(module, "tasks", None)
         if not callable(make):
@@ -282,10 +277,7 @@ class OwnAgent(Environment):
             )
         wanted = inspect.signature(make).parameters
         given = {name: value for name, value in {"split": split, "seed": seed}.items() if name in wanted}
-        made = make(**given)
-        if isinstance(made, AsyncIterator):
-            return (_as_task(one) async for one in made)
-        return map(_as_task, made)
+        return map(_as_task, make(**given))
 
     @classmethod
     async def shutdown(cls) -> None:

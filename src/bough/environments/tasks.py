@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -17,9 +17,8 @@ from bough.config.problems import listed
 from bough.data.base import row_error
 from bough.data.lines import files, lines
 from bough.data.reader import parse
-from bough.environments.base import Environment, EnvironmentFailedError, Tasks, blame
+from bough.environments.base import Environment, EnvironmentFailedError, blame
 from bough.errors import BoughError, InputError, RowError
-from bough.event_loop import BackgroundLoop
 from bough.files import json_digest, text_digest
 from bough.ledger import plural
 from bough.types import Task
@@ -75,7 +74,7 @@ def tasks_of(
 def _made(environment_class: type[Environment], options: Config, split: str, seed: int) -> Iterator[Task]:
     """The environment's own tasks. Any exception in its code is a EnvironmentFailedError."""
     try:
-        for task in _iterated(environment_class.tasks(options, split=split, seed=seed)):
+        for task in environment_class.tasks(options, split=split, seed=seed):
             if not isinstance(task, Task):
                 raise EnvironmentFailedError(
                     f"tasks yielded a value of type {type(task).__name__}; it must yield bough.Task objects"
@@ -86,28 +85,6 @@ def _made(environment_class: type[Environment], options: Config, split: str, see
         raise
     except (Exception, SystemExit) as error:
         raise blame("tasks", error) from error
-
-
-def _iterated(tasks: Tasks) -> Iterator[Task]:
-    """The tasks of a list or generator, or of an async one, which runs on a loop in another thread."""
-    if not isinstance(tasks, AsyncIterator | Awaitable):
-        yield from tasks
-        return
-
-    async def following() -> list[Task]:
-        if not isinstance(tasks, AsyncIterator):
-            return list(await tasks)
-        # One at a time: the series may be endless.
-        return [task] if (task := await anext(tasks, None)) is not None else []
-
-    background = BackgroundLoop("bough-tasks")
-    try:
-        while found := background.run(following()):
-            yield from found
-            if not isinstance(tasks, AsyncIterator):
-                return
-    finally:
-        background.close()
 
 
 def _distinct(tasks: Iterable[Task], source: str) -> Iterator[Task]:

@@ -17,8 +17,18 @@ from itertools import combinations
 from typing import Any, Literal
 
 from bough.errors import InputError
-from bough.evaluation.intervals import Interval, anytime_p, difference_sequence, mean_interval
-from bough.evaluation.paired import Outlook, better_p, difference_interval, holm, outlook, sign_flip
+from bough.evaluation.intervals import (
+    Interval,
+    Outlook,
+    anytime_p,
+    better_p,
+    difference_interval,
+    difference_sequence,
+    holm,
+    mean_interval,
+    outlook,
+    sign_flip,
+)
 from bough.evaluation.results import ModelResult, Outcome, by_task, mean, means
 
 Against = Literal["first", "all"]

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bough.evaluation.comparison import Played, comparable, known_pairs, matched, task_differences, up_p
-from bough.evaluation.paired import holm
+from bough.evaluation.intervals import holm
 from bough.evaluation.results import ModelResult, mean
 from bough.ledger import plural
 

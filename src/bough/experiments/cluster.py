@@ -62,16 +62,7 @@ def spread(config: EvolveConfig, actors: Actors, trained: frozenset[str] = froze
     """What trains and measures the members on the workers `actors`, whose objects are `Part`s."""
     players = SpreadPlayers(config, actors, trained) if config.environment.name else None
     with closing(players) if players is not None else nullcontext():
-        yield SpreadMembers(SpreadTrainees(actors), SpreadFileFitness(actors), players, actors)
-
-
-class SpreadMembers(NamedTuple):
-    """As `Members`, on the workers `actors`."""
-
-    trainees: SpreadTrainees
-    file_fitness: SpreadFileFitness
-    players: SpreadPlayers | None
-    actors: Actors
+        yield SpreadMembers(actors, players)
 
 
 # In a worker: the base model and some of the members.
@@ -152,10 +143,11 @@ class Part:
 
     def begin_playing(self, members: Mapping[str, Files], sampling: Mapping[str, SamplingConfig]) -> None:
         """These members are going to play; `end_playing` must come before anything else."""
-        generation, players = self._load(members), self._here.players
+        self._load(members)
+        players = self._here.players
         assert players is not None
         self._playing.enter_context(players.playing())
-        self._runners = players.runners(generation, sampling)
+        self._runners = players.runners(None, sampling)
 
     def end_playing(self) -> None:
         self._runners = {}
@@ -166,13 +158,11 @@ class Part:
         assert self._here.players is not None
         return self._here.players.run(self._runners[name].play(attempt, episode=episode))
 
-    def _load(self, members: Mapping[str, Files]) -> Generation:
+    def _load(self, members: Mapping[str, Files]) -> None:
         with TemporaryDirectory() as folder:
             for name, files in members.items():
                 write_files(files, Path(folder) / name)
-            generation = Generation(Path(folder), number=0, trained=False)
-            self._here.trainees.load(generation)
-        return generation
+            self._here.trainees.load(Generation(Path(folder), number=0, trained=False))
 
 
 def _files(folder: Path) -> dict[str, Files]:
@@ -219,11 +209,12 @@ def _members(generation: Generation, names: Sequence[str]) -> dict[str, Files]:
     return {name: read_files(generation.folder(name)) for name in names}
 
 
-class SpreadTrainees:
-    """Trains the members of a generation on the workers. It is called as `Trainees` is."""
+class SpreadMembers:
+    """As `Members`, on the workers: it is called as `Trainees` and as `FileFitness`."""
 
-    def __init__(self, workers: Actors) -> None:
-        self.workers = workers
+    def __init__(self, workers: Actors, players: SpreadPlayers | None) -> None:
+        self.workers, self.players = workers, players
+        self.trainees = self.file_fitness = self
         self.generation: Generation | None = None
         self._files: dict[str, Files] = {}
 
@@ -270,13 +261,6 @@ class SpreadTrainees:
         files = self._files.get(name) or read_files(self.generation.folder(name))
         write_files({key: one for key, one in files.items() if key not in (DESCRIPTION, OPTIMIZER)}, folder)
 
-
-class SpreadFileFitness:
-    """Measures members on records, on all workers."""
-
-    def __init__(self, workers: Actors) -> None:
-        self.workers = workers
-
     def of(self, generation: Generation) -> dict[str, Score]:
         return self._measured(generation, generation.members, final=False)
 
@@ -299,7 +283,10 @@ class SpreadPlayers(Playground):
         self.workers = workers
         self._busy: list[ReadyWorker] = []
 
-    def runners(self, generation: Generation, sampling: Mapping[str, SamplingConfig]) -> dict[str, _MemberRunner]:
+    def runners(
+        self, generation: Generation | None, sampling: Mapping[str, SamplingConfig]
+    ) -> dict[str, _MemberRunner]:
+        assert generation is not None
         for _ in range(MAX_LOSSES):
             self._end()
             chosen = dealt(sorted(sampling), self.workers.living())

@@ -111,8 +111,6 @@ def opened(
         start, base = start_adapter(trained_by(config, {}), may_grow=False)
         if start is not None:
             _check_start(start, base)
-        if config.resume and folder.config.exists():
-            _check_settings(folder, config)
         builder = load_call_builder(
             config.model, base.calls.chat_template, max_length=base.calls.max_length, stride=base.calls.stride
         )
@@ -145,21 +143,18 @@ def _check_start(start: Path, base: TrainingConfig) -> None:
         )
 
 
-def _check_settings(folder: RunDir, config: EvolveConfig) -> None:
-    """InputError where a resumed run has other settings than it began with: its generations would not be comparable."""
-    before = folder.recorded(flattened(type(config), YamlFile.read(folder.config).values))
-    now = folder.recorded(config.flat_dump())
-    changed = {key: value for key, value in now.items() if key not in FREE and before.get(key) != value}
-    if changed:
-        said = [f"{key} {before.get(key)} → {value}" for key, value in changed.items()]
-        raise InputError(f"{folder.path} began with other settings; give another --output-dir for a new run:", said)
-
-
 def _begin(folder: RunDir, config: EvolveConfig, base: TrainingConfig, start: Path | None, records: Records) -> None:
-    """Writes settings and origin, checked against those that a resumed run began with."""
+    """Writes settings and origin. InputError where a resumed run began with others: it would not be comparable."""
     origin = Origin.of(base, start, records.digest, None)
-    before = Origin.read(folder) if config.resume and folder.origin.exists() else origin
-    if differences := origin.differences(before, base, start):
+    if config.resume and folder.config.exists():
+        before = folder.recorded(flattened(type(config), YamlFile.read(folder.config).values))
+        now = folder.recorded(config.flat_dump())
+        changed = {key: value for key, value in now.items() if key not in FREE and before.get(key) != value}
+        if changed:
+            said = [f"{key} {before.get(key)} → {value}" for key, value in changed.items()]
+            raise InputError(f"{folder.path} began with other settings; give another --output-dir for a new run:", said)
+    before_it = Origin.read(folder) if config.resume and folder.origin.exists() else origin
+    if differences := origin.differences(before_it, base, start):
         raise InputError(f"{folder.path} cannot resume:", differences)
     folder.create(config)
     origin.write(folder)
@@ -195,7 +190,9 @@ class Evolution:
         generation = Generation.newest(self.folder.checkpoints) if self.config.resume else None
         if generation is None:
             write_atomically(self.lineage, "")  # not that of a run that was overwritten; a viewer waits for its lines
-            generation = self._founded()
+            with writing(self.folder.checkpoints, 0, trained=False, used=Used()) as draft:
+                self.trainees.found(founders(self.config, self.rank), self.start, draft)
+            generation = Generation.read(self.folder.checkpoints / "generation-00000")
         else:
             self.notify(f"resuming with generation {generation.number}")
         self.trainees.load(generation)
@@ -212,12 +209,6 @@ class Evolution:
                 return self._finish(generation, scores)
             generation = breed(self.config, generation, places)
             self.trainees.load(generation)
-
-    def _founded(self) -> Generation:
-        folder = self.folder.checkpoints
-        with writing(folder, 0, trained=False, used=Used()) as draft:
-            self.trainees.found(founders(self.config, self.rank), self.start, draft)
-        return Generation.read(folder / "generation-00000")
 
     def _trained(self, generation: Generation) -> Generation:
         """The generation after its updates, in memory and on disk."""
@@ -283,7 +274,7 @@ class Evolution:
         again = self.fitness.of_winner(generation, winner)
         report = winner_report(self.config, generation, scores, again)
         if isinstance(self.members, SpreadMembers):
-            report["worker_losses"] = self.members.actors.losses
+            report["worker_losses"] = self.members.workers.losses
         draft = self.folder.final.with_name(f".{self.folder.final.name}")
         with drafting(draft, self.folder.final):
             self.trainees.save_adapter(winner, draft)

@@ -122,8 +122,6 @@ def read_ranges(given: Any) -> Any:
     """
     if isinstance(given, list):
         words = [str(word).partition("=") for word in given]
-        if wrong := next((key for key, equals, text in words if not equals or not text), None):
-            raise ValueError(f"{wrong!r} must be written as SETTING=LOW..HIGH or SETTING=VALUE,VALUE")
         if twice := {key for key, _, _ in words if sum(key == other for other, _, _ in words) > 1}:
             raise ValueError(f"{', '.join(sorted(twice))} is given twice")
         given = {key: text if DOTS in text else read_value(f"[{text}]") for key, _, text in words}
@@ -134,38 +132,28 @@ def read_ranges(given: Any) -> Any:
 
 def _normal(key: str, value: Any) -> Any:
     """A range as settings keep it: a mapping with min and max, or a list."""
-    if isinstance(value, str) and DOTS in value:
-        first, _, last = value.partition(DOTS)
-        value = {"min": first, "max": last}
-    if isinstance(value, Mapping):
-        if set(value) != {"min", "max"}:
-            raise ValueError(f"{key}: a range has min and max, not {', '.join(map(str, value))}")
-        try:
-            low, high = float(value["min"]), float(value["max"])
-        except (TypeError, ValueError):
-            raise ValueError(f"{key}: {value['min']!r} to {value['max']!r} is not a range of numbers") from None
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise ValueError(f"{key}: a range goes from a lower to a higher number, not from {low:g} to {high:g}")
-        return {"min": low, "max": high}
-    if not isinstance(value, list) or len(value) < 2:
-        raise ValueError(f"{key}: give a range such as 1e-6..1e-4, or at least two choices")
-    return [_number(one) for one in value]
+    if isinstance(value, list) and len(value) > 1:
+        # YAML reads 1e-4, without a point, as a text.
+        numbers = [_number(one) if isinstance(one, str) else None for one in value]
+        return [one if number is None else number for one, number in zip(value, numbers, strict=True)]
+    ends = dict(zip(("min", "max"), value.split(DOTS, 1), strict=False)) if isinstance(value, str) else value
+    if isinstance(ends, Mapping) and set(ends) == {"min", "max"}:
+        low, high = _number(ends["min"]), _number(ends["max"])
+        if low is not None and high is not None and low < high:
+            return {"min": low, "max": high}
+    raise ValueError(
+        f"{key}: give a range from a lower to a higher number, such as 1e-6..1e-4 or min and max, or at least two "
+        f"choices, such as sigmoid,ipo; not {value!r}"
+    )
 
 
-def _number(value: Any) -> Any:
-    """A choice that is a number, as one: YAML reads 1e-4, without a point, as a text."""
+def _number(value: Any) -> float | None:
+    """A finite number, or None."""
     try:
-        number = float(value) if isinstance(value, str) else math.nan
-    except ValueError:
-        return value
-    return number if math.isfinite(number) else value
-
-
-def make_range(value: Any, *, whole: bool) -> Range:
-    """The range that settings describe; `whole` for a setting that is an integer."""
-    if isinstance(value, Mapping):
-        return Span(value["min"], value["max"], whole)
-    return Choices(tuple(value))
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 # The settings.
@@ -510,10 +498,12 @@ def _given(config: EvolveConfig) -> dict[str, Any]:
 
 def ranges(config: EvolveConfig) -> dict[str, Range]:
     """What the mutable settings may become."""
-    known = leaves(CONFIGS[config.method])
+    known, mutate = leaves(CONFIGS[config.method]), dict[str, Any](config.mutation.mutate)
     return {
-        name: make_range(value, whole=plain_type(known[name].info.annotation) is int)
-        for name, value in config.mutation.mutate.items()
+        name: Span(value["min"], value["max"], plain_type(known[name].info.annotation) is int)
+        if isinstance(value, Mapping)
+        else Choices(tuple(value))
+        for name, value in mutate.items()
         if name in known
     }
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, Field, FiniteFloat, StringConstraints, ValidationError, model_validator
 
@@ -128,8 +128,7 @@ class Member(BaseModel):
         return self
 
 
-@dataclass(frozen=True)
-class Damaged:
+class Damaged(NamedTuple):
     """A line that is not shown."""
 
     line: int
@@ -165,40 +164,23 @@ def read_pedigree(path: Path) -> Pedigree:
     """The lineage in `path`. OSError where it cannot be read."""
     members: dict[tuple[int, str], Member] = {}
     damaged: list[Damaged] = []
-    left_out = 0
-    for number, text in _lines(path):
-        found = _member(text)
-        if isinstance(found, Member) and (found.generation, found.name) in members:
-            found = f"{found.name} is already a member of generation {found.generation}"
-        if isinstance(found, Member) and len(members) < MAX_MEMBERS:
-            members[found.generation, found.name] = found
-        elif isinstance(found, Member) or len(damaged) >= MAX_NAMED:
-            left_out += 1
-        else:
-            damaged.append(Damaged(number, found))
-    return Pedigree(list(members.values()), damaged, left_out)
-
-
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    left_out, number = 0, 1
     with open_file(path) as file:
-        pieces: Iterable[bytes] = iter(lambda: file.readline(MAX_LINE), b"")
-        number = 1
-        for piece in pieces:
-            yield number, piece
-            number += piece.endswith(b"\n")
-
-
-def _member(text: bytes) -> Member | str:
-    """The member of a line, or what is wrong with it."""
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError):
-        return "it is not JSON"
-    if not isinstance(values, dict):
-        return "it is not a JSON object"
-    try:
-        return Member.model_validate(values)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))[:100]
-        return f"{where}: {first['msg']}" if where else first["msg"]
+        while text := file.readline(MAX_LINE):
+            why = ""
+            try:
+                found = Member.model_validate_json(text)
+                if (found.generation, found.name) in members:
+                    why = f"{found.name} is already a member of generation {found.generation}"
+            except ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                where = ".".join(map(str, first["loc"]))[:100]
+                why = f"{where}: {first['msg']}" if where else first["msg"]
+            if len(damaged) >= MAX_NAMED if why else len(members) >= MAX_MEMBERS:
+                left_out += 1
+            elif why:
+                damaged.append(Damaged(number, why))
+            else:
+                members[found.generation, found.name] = found
+            number += text.endswith(b"\n")
+    return Pedigree(list(members.values()), damaged, left_out)

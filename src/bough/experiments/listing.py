@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,15 +34,13 @@ def list_runs(folder: str | Path = "runs") -> list[ListedRun]:
     """List the runs in the subfolders of a folder, by name: recipes and single commands."""
     if not Path(folder).is_dir():
         raise InputError(f"{folder}: there is no such folder")
-    return list(_listed(Path(folder)))
-
-
-def _listed(folder: Path) -> Iterator[ListedRun]:
-    for path in sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith(".")):
+    found = []
+    for path in sorted(one for one in Path(folder).iterdir() if one.is_dir() and not one.name.startswith(".")):
         if (path / FILE_NAME).is_file():
-            yield _recipe_run(path)
+            found.append(_recipe_run(path))
         elif (command := command_of(path)) is not None:
-            yield command_run(path, command)
+            found.append(command_run(path, command))
+    return found
 
 
 def _recipe_run(folder: Path) -> ListedRun:
@@ -69,44 +67,33 @@ def command_of(folder: Path) -> str | None:
 def command_run(folder: Path, command: str) -> ListedRun:
     """The folder of a single command."""
     kind = table.stages().get(command)
-    if kind is not None and kind.writes == "model":
-        try:
-            return ListedRun(folder.name, command, _training_progress(folder), _losses(folder))
-        except OSError as error:
-            return ListedRun(folder.name, command, "cannot be read", f"{error.filename}: {error.strerror}")
-    done = (folder / RESULTS if command == "eval" else folder / "report.json").is_file()
-    return ListedRun(folder.name, command, "done" if done else "unfinished", _numbers(numbers_of(folder)))
-
-
-def _training_progress(folder: Path) -> str:
-    run = RunDir(folder)
-    if run.final.is_dir():
-        return "done"
-    step = None
-    for line in MetricsFile.each(run.metrics):
-        step = line["step"]
-    return "unfinished" if step is None else f"unfinished, step {step}"
-
-
-def _losses(folder: Path) -> str:
-    first = last = None
-    for line in MetricsFile.each(RunDir(folder).metrics):
-        if is_finite(line.get("loss")):
-            first, last = first or line, line
-    if first is None or last is None:
-        return ""
-    return f"loss {first['loss']:.4g} → {last['loss']:.4g} in {plural(last['step'], 'step')}"
+    if kind is None or kind.writes != "model":
+        done = (folder / RESULTS if command == "eval" else folder / "report.json").is_file()
+        return ListedRun(folder.name, command, "done" if done else "unfinished", _numbers(numbers_of(folder)))
+    step, losses = None, list[tuple[float, int]]()
+    try:
+        for line in MetricsFile.each(RunDir(folder).metrics):
+            step = line["step"]
+            if is_finite(line.get("loss")):
+                losses = [*losses[:1], (line["loss"], step)]
+    except OSError as error:
+        return ListedRun(folder.name, command, "cannot be read", f"{error.filename}: {error.strerror}")
+    progress = "done" if RunDir(folder).final.is_dir() else f"unfinished{f', step {step}' if step is not None else ''}"
+    result = ""
+    if losses:
+        result = f"loss {losses[0][0]:.4g} → {losses[-1][0]:.4g} in {plural(losses[-1][1], 'step')}"
+    return ListedRun(folder.name, command, progress, result)
 
 
 def _numbers(numbers: Mapping[str, float]) -> str:
     """Success, episodes and lost episodes; where several models were evaluated, of each in turn."""
-    rates = [f"{value:.1%}" for value in _of_each(numbers, "success", "success_rate")]
-    episodes, lost = (" / ".join(f"{n:,.0f}" for n in _of_each(numbers, word)) for word in ("episodes", "lost"))
+
+    def of_each(*words: str) -> list[float]:
+        """One value per model: `success`, or `success_1`, `success_2`, …"""
+        return [value for key, value in numbers.items() if key.rstrip("_0123456789") in words]
+
+    rates = [f"{value:.1%}" for value in of_each("success", "success_rate")]
+    episodes, lost = (" / ".join(f"{n:,.0f}" for n in of_each(word)) for word in ("episodes", "lost"))
     played = "1 episode" if episodes == "1" else f"{episodes} episodes"
     parts = {"success " + " / ".join(rates): rates, played: episodes, f"{lost} lost": lost}
     return ", ".join(part for part, given in parts.items() if given)
-
-
-def _of_each(numbers: Mapping[str, float], *words: str) -> list[float]:
-    """One value per model: `success`, or `success_1`, `success_2`, …"""
-    return [value for key, value in numbers.items() if key.rstrip("_0123456789") in words]

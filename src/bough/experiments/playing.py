@@ -43,7 +43,7 @@ from bough.online.player import LostError
 from bough.policy.adapters import AdapterWeights
 from bough.policy.population import Population
 from bough.rollouts.agents import ModelAgent
-from bough.rollouts.collect import AllLostError, Collection, Tally, collect
+from bough.rollouts.collect import AllLostError, Collection, Finished, Tally, collect
 from bough.rollouts.ray_pool import WorkerLostError
 from bough.rollouts.runner import Attempt, LocalRunner, Runner, attempts
 from bough.training.method import CallSource, Example
@@ -104,8 +104,8 @@ class Playground(ABC):
         """Around everything that samples."""
 
     @abstractmethod
-    def runners(self, generation: Generation, sampling: Mapping[str, SamplingConfig]) -> Mapping[str, Runner]:
-        """What plays the attempts of each member named here."""
+    def runners(self, generation: Generation | None, sampling: Mapping[str, SamplingConfig]) -> Mapping[str, Runner]:
+        """What plays the attempts of each member named here; None stands for the members in memory."""
 
     def identity(self, task: Task) -> str:
         """What is the same for a task that members learn from, are selected on or are measured on."""
@@ -136,15 +136,27 @@ class Playground(ABC):
             "grpo about half of them each); give another split or more tasks"
         )
 
-    def counting(self, total: int) -> Callable[[str], Callable[[Tally], None]]:
-        """Of each member, what its tally is given to: adds up the episodes of all, `total` in the end, and reports."""
-        done: Counter[str] = Counter()
+    async def collect(
+        self, runners: Mapping[str, Runner], wanted: Mapping[str, Sequence[Attempt]], keep: Callable[[str], Finished]
+    ) -> dict[str, Tally | None]:
+        """Plays the wanted attempts of all members at the same time; None where a worker of a cluster was lost."""
+        fitness, done, total = self.config.fitness, Counter[str](), sum(map(len, wanted.values()))
 
         def tell(name: str, tally: Tally) -> None:
             done[name] = tally.episodes + len(tally.lost)
             self.report(done.total(), total)
 
-        return lambda name: partial(tell, name)
+        async def played(name: str, left: Sequence[Attempt]) -> Tally | None:
+            try:
+                return await collect(
+                    runners[name], left, keep(name), tell=partial(tell, name),
+                    retries=fitness.retries, concurrency=max(1, fitness.concurrency // len(wanted)),
+                )  # fmt: skip
+            except WorkerLostError:  # the episodes of other members are played to their end first
+                return None
+
+        tallies = await asyncio.gather(*(played(name, left) for name, left in wanted.items()))
+        return dict(zip(wanted, tallies, strict=True))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine on the players' event loop."""
@@ -176,8 +188,12 @@ class Players(Playground):
         self._engine: LocalEngine | None = None
         self._in_engine: set[str] = set()
 
-    def agents(self, sampling: Mapping[str, SamplingConfig]) -> dict[str, ModelAgent]:
-        """An agent for each member named here, with its present adapter."""
+    def runners(
+        self,
+        generation: Generation | None,  # noqa: ARG002
+        sampling: Mapping[str, SamplingConfig],
+    ) -> dict[str, LocalRunner]:
+        """An agent for each member named here, with its present adapter; all members are in memory."""
         policy = self.population.policy
         if self._engine is None:
             # Its own adapters are never folded into the base: they belong to members. It keeps room for the
@@ -196,15 +212,11 @@ class Players(Playground):
         for name, weights in AdapterWeights.of_each(policy.model, sampling).items():
             self._engine.set_adapter(name, weights)
         self._in_engine = (self._in_engine & self.population.members.keys()) | sampling.keys()
-        return {
-            name: ModelAgent(TemplateEngine(AdapterEngine(self._engine, name), self.template, own, name=name))
-            for name, own in sampling.items()
-        }
-
-    def runners(self, generation: Generation, sampling: Mapping[str, SamplingConfig]) -> dict[str, LocalRunner]:  # noqa: ARG002
-        """The members of `generation` are in memory."""
-        agents = self.agents(sampling)
-        return {name: LocalRunner.of(self.environment_class, one, self.config.limits) for name, one in agents.items()}
+        found = {}
+        for name, own in sampling.items():
+            engine = TemplateEngine(AdapterEngine(self._engine, name), self.template, own, name=name)
+            found[name] = LocalRunner.of(self.environment_class, ModelAgent(engine), self.config.limits)
+        return found
 
     @contextmanager
     def playing(self) -> Iterator[None]:
@@ -306,11 +318,14 @@ class PlayedFitness:
                     tasks=config.fitness.tasks, rescore=0,
                 )  # fmt: skip
                 collections[name] = opened.enter_context(Collection(settings))
-            lost: dict[str, str] | None = {}
+            lost: dict[str, str] = {}
             while missing := {name: left for name, one in collections.items() if (left := one.missing(wanted))}:
                 runners = self.players.runners(generation, dict.fromkeys(missing, config.sampling))
-                lost = self.players.run(self._collect(runners, collections, missing))
-                if lost is not None:
+                keep = {name: one.add_in_thread for name, one in collections.items()}
+                tallies = self.players.run(self.players.collect(runners, missing, keep.__getitem__))
+                found = {name: tally for name, tally in tallies.items() if tally is not None}
+                lost = {f"{name}, {id}": why for name, tally in found.items() for id, why in tally.lost.items()}
+                if len(found) == len(tallies):  # else a worker of a cluster was lost
                     break
             scores = {name: self._score(one, wanted) for name, one in collections.items()}
         if not wanted:
@@ -321,30 +336,6 @@ class PlayedFitness:
                 raise AllLostError(lost)
             raise InputError(f"no episode of {config.environment.name} has a {config.metric} to compare")
         return scores
-
-    async def _collect(
-        self, runners: Mapping[str, Runner], collections: dict[str, Collection], missing: dict[str, list[Attempt]]
-    ) -> dict[str, str] | None:
-        """Why episodes were lost; None where some are missing because a worker of a cluster was lost."""
-        fitness, count = self.config.fitness, self.players.counting(sum(map(len, missing.values())))
-
-        async def played(name: str, left: list[Attempt]) -> Tally | None:
-            try:
-                return await collect(
-                    runners[name], left, collections[name].add_in_thread,
-                    retries=fitness.retries, concurrency=max(1, fitness.concurrency // len(missing)),
-                    tell=count(name),
-                )  # fmt: skip
-            except WorkerLostError:  # the episodes of other members are played to their end first
-                return None
-
-        tallies = await asyncio.gather(*(played(name, left) for name, left in missing.items()))
-        lost: dict[str, str] = {}
-        for name, tally in zip(missing, tallies, strict=True):
-            if tally is None:
-                return None
-            lost |= {f"{name}, {id}": why for id, why in tally.lost.items()}
-        return lost
 
     def _score(self, collection: Collection, wanted: Sequence[Attempt]) -> Score:
         """The successes or rewards of the wanted episodes; one without a known value counts as lost."""
@@ -377,8 +368,8 @@ class GroupLessons:
         """The groups of each member that has some to learn from, by the members' settings."""
         settings = {name: config for name, (config, _) in pupils.items() if isinstance(config, GRPOConfig)}
         with self.players.playing():
-            agents = self.players.agents({name: own.sampling for name, own in settings.items()})
-            played = self.players.run(self._play(agents, settings, update))
+            runners = self.players.runners(None, {name: own.sampling for name, own in settings.items()})
+            played = self._played(runners, settings, update)
         unused: Counter[str] = Counter()
         found = {name: self._examples(settings[name], groups, unused) for name, groups in played.items()}
         self.flat.warn()
@@ -387,48 +378,38 @@ class GroupLessons:
             log.warning("Update %d: groups were dropped: %s.", update, reasons)
         return {name: examples for name, examples in found.items() if examples}
 
-    async def _play(
-        self, agents: Mapping[str, ModelAgent], settings: Mapping[str, GRPOConfig], update: int
+    def _played(
+        self, runners: Mapping[str, Runner], settings: Mapping[str, GRPOConfig], update: int
     ) -> dict[str, list[Group]]:
+        """The groups of each member, in the order of the attempts, whichever episode ended first."""
         seed = derived_seed(self.config.seed, f"update {update}")
         wanted = {
             name: list(attempts(self._tasks(update, own.optimizer.batch_size), own.rollouts.group_size, seed))
             for name, own in settings.items()
         }
-        count = self.players.counting(sum(map(len, wanted.values())))
-        working = [self._groups(agents[name], wanted[name], len(settings), count(name)) for name in settings]
-        found, all_lost = dict[str, list[Group]](), dict[str, str]()
-        for name, (groups, lost) in zip(settings, await asyncio.gather(*working), strict=True):
-            found[name] = groups
-            if not groups:  # its weights may have diverged; those of the others have not
-                log.warning("Update %d: %s lost all of its episodes: %s.", update, name, next(iter(lost.values())))
-                all_lost |= {f"{name}, {id}": why for id, why in lost.items()}
+        records: dict[str, dict[str, Trajectory]] = {name: {} for name in settings}
+
+        def keep(name: str) -> Finished:
+            return lambda record, _: records[name].update({record.id: record})
+
+        tallies = self.players.run(self.players.collect(runners, wanted, keep))
+        found, all_lost = dict[str, list[Group]](), list[str]()
+        for name, tally in tallies.items():
+            assert tally is not None  # there is no cluster
+            self.tokens += tally.completion_tokens
+            by_task: dict[str, list[Trajectory]] = {}
+            tasks = {one.task.id: one.task for one in wanted[name] if one.id in records[name]}
+            for one in wanted[name]:
+                if one.id in records[name]:
+                    by_task.setdefault(one.task.id, []).append(records[name][one.id])
+            found[name] = [Group(task=task, attempts=by_task[id]) for id, task in tasks.items()]
+            if not found[name]:  # its weights may have diverged; those of the others have not
+                why = next(iter(tally.lost.values()))
+                log.warning("Update %d: %s lost all of its episodes: %s.", update, name, why)
+                all_lost += [f"{name}, {id}: {why}" for id, why in tally.lost.items()]
         if not any(found.values()):
-            raise LostError(0, [f"{id}: {why}" for id, why in all_lost.items()])
+            raise LostError(0, all_lost)
         return found
-
-    async def _groups(
-        self, agent: ModelAgent, wanted: Sequence[Attempt], members: int, tell: Callable[[Tally], None]
-    ) -> tuple[list[Group], dict[str, str]]:
-        """The groups of one of several members that play at the same time, and why episodes were lost."""
-        records: dict[str, Trajectory] = {}
-
-        def keep(record: Trajectory, _: object) -> None:
-            records[record.id] = record
-
-        tally: Tally = await collect(
-            LocalRunner.of(self.players.environment_class, agent, self.config.limits), wanted, keep,
-            concurrency=max(1, self.config.fitness.concurrency // members), retries=self.config.fitness.retries,
-            tell=tell,
-        )  # fmt: skip
-        self.tokens += tally.completion_tokens
-        # In the order of the attempts, whichever episode ended first.
-        tasks, by_task = {one.task.id: one.task for one in wanted}, dict[str, list[Trajectory]]()
-        for one in wanted:
-            if one.id in records:
-                by_task.setdefault(one.task.id, []).append(records[one.id])
-        groups = [Group(task=task, attempts=by_task[id]) for id, task in tasks.items() if id in by_task]
-        return groups, tally.lost
 
     def _tasks(self, update: int, count: int) -> list[Task]:
         """The tasks of an update. All members begin with the same one; where tasks run out, the first comes again."""

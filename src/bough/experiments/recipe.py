@@ -19,6 +19,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -138,85 +139,53 @@ def read_recipe(folder: Path) -> Recipe:
 
 def plan(recipe: Recipe) -> list[Planned]:
     """The stages in the order in which they run. Raises InputError that lists every malformed stage."""
-    unrolling = _Unrolling()
-    stages = [Planned(number, **parts) for number, parts in enumerate(unrolling.of(recipe.stages, "stages", 1), 1)]
-    if unrolling.problems:
-        raise InputError("the recipe's stages have problems:", unrolling.problems)
-    return stages
-
-
-class _Unrolling:
-    """Turns rounds into stages and collects the problems."""
-
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-        self.visited = 0
-
-    def of(self, stages: list[Any], place: str, round: int) -> Iterator[dict[str, Any]]:
-        for index, stage in enumerate(stages):
-            self.visited += 1
-            if self.visited > MAX_STAGES:
-                raise InputError(f"the recipe has more than {MAX_STAGES} stages with its rounds unrolled")
-            here = f"{place}[{index}]"
-            if not isinstance(stage, dict) or len(stage) != 1:
-                self._say(f"{here}: a stage is one command with its settings, such as `- sft: {{max_steps: 100}}`")
-                continue
-            [(verb, settings)] = stage.items()
-            settings = settings or {}
-            if not isinstance(settings, dict):
-                self._say(f"{here}.{verb}: settings are a mapping, not {settings!r:.100}")
-            elif verb == "repeat":
-                yield from self._rounds(settings, f"{here}.repeat", round)
-            else:
-                yield self._stage(verb, dict(settings), f"{here}.{verb}", round)
-
-    def _rounds(self, settings: dict[str, Any], here: str, round: int) -> Iterator[dict[str, Any]]:
-        inner, rounds = settings.get("stages"), settings.get("rounds", 1)
-        if set(settings) - {"rounds", "stages"} or not isinstance(inner, list) or not inner or not _is_count(rounds):
-            self._say(f"{here} takes rounds (a number from 1) and stages (a list with at least one stage)")
-            return
-        for number in range(1, rounds + 1):
-            # A nested round has a number of its own, so that it plays other tasks than all other rounds.
-            yield from self.of(inner, here, (round - 1) * rounds + number)
-
-    def _stage(self, verb: str, own: dict[str, Any], here: str, round: int) -> dict[str, Any]:
-        name = str(own.pop("name", verb))
+    problems: dict[str, None] = {}  # every round has the same ones
+    found: list[Planned] = []
+    for verb, own, place, round in _unrolled(recipe.stages, "stages", 1, problems, count(1)):
+        name, sources, given = str(own.pop("name", verb)), own.pop("from", []), own.pop("gate", None)
         if not is_name(name):
-            self._say(f"{here}: its name is {name!r:.120}; {RULE}")
-        return {
-            "verb": verb,
-            "name": name,
-            "sources": _names(own.pop("from", [])),
-            "gate": _gate(own.pop("gate", None), here, self.problems),
-            "round": round,
-            "settings": own,
-            "place": here,
-        }
-
-    def _say(self, problem: str) -> None:
-        if problem not in self.problems:  # every round has the same problems
-            self.problems.append(problem)
-
-
-def _gate(value: Any, place: str, problems: list[str]) -> Gate | None:
-    if value is None:
-        return None
-    if not isinstance(value, dict):
-        problems.append(f"{place}.gate: settings are a mapping, such as {{alpha: 0.05}}, not {value!r}")
-        return None
-    try:
-        return Gate(**value)
-    except InputError as error:
-        problems += [f"{place}.gate: {problem}" for problem in error.problems or [str(error)]]
-        return None
+            problems[f"{place}: its name is {name!r:.120}; {RULE}"] = None
+        gate = None
+        try:
+            if isinstance(given, dict):
+                gate = Gate(**given)
+            elif given is not None:
+                problems[f"{place}.gate: settings are a mapping, such as {{alpha: 0.05}}, not {given!r}"] = None
+        except InputError as error:
+            problems |= {f"{place}.gate: {problem}": None for problem in error.problems or [str(error)]}
+        names = tuple(map(str, sources if isinstance(sources, list) else [sources]))
+        found.append(Planned(len(found) + 1, verb, name, round, own, names, gate, place))
+    if problems:
+        raise InputError("the recipe's stages have problems:", problems)
+    return found
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _names(value: Any) -> tuple[str, ...]:
-    return tuple(map(str, value if isinstance(value, list) else [value]))
+def _unrolled(
+    stages: list[Any], place: str, round: int, problems: dict[str, None], visited: Iterator[int]
+) -> Iterator[tuple[str, dict[str, Any], str, int]]:
+    """Every stage with its settings, its place and its round; what is not well-formed is added to `problems`."""
+    for index, stage in enumerate(stages):
+        if next(visited) > MAX_STAGES:
+            raise InputError(f"the recipe has more than {MAX_STAGES} stages with its rounds unrolled")
+        if not isinstance(stage, dict) or len(stage) != 1:
+            said = "a stage is one command with its settings, such as `- sft: {max_steps: 100}`"
+            problems[f"{place}[{index}]: {said}"] = None
+            continue
+        [(verb, settings)] = stage.items()
+        here, settings = f"{place}[{index}].{verb}", settings or {}
+        if not isinstance(settings, dict):
+            problems[f"{here}: settings are a mapping, not {settings!r:.100}"] = None
+        elif verb != "repeat":
+            yield verb, dict(settings), here, round
+        else:
+            inner, rounds = settings.get("stages"), settings.get("rounds", 1)
+            known = set(settings) <= {"rounds", "stages"} and isinstance(inner, list) and inner
+            if not known or not isinstance(rounds, int) or isinstance(rounds, bool) or rounds < 1:
+                problems[f"{here} takes rounds (a number from 1) and stages (a list with at least one stage)"] = None
+                continue
+            for number in range(1, rounds + 1):
+                # A nested round has a number of its own, so that it plays other tasks than all other rounds.
+                yield from _unrolled(inner, here, (round - 1) * rounds + number, problems, visited)
 
 
 def _change(values: dict[str, Any], key: str, value: JsonValue) -> str | None:

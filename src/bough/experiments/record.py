@@ -154,8 +154,18 @@ REPORT_FILES = ("report.json", "results.json", "*ledger.json")
 
 
 def numbers_of(folder: Path) -> dict[str, float]:
-    """The success rate of an evaluation with its interval; for collections and curated data, the counts."""
-    found = dict(_evaluated(folder)) or dict(_reported(folder)) | dict(_kept(folder))
+    """The success rate of an evaluation with its interval; for collections and curated data, the counts.
+
+    The files may come from elsewhere, where anything can have been changed: what is no finite number is left out.
+    """
+    found = _evaluated(folder)
+    if not found:
+        found = _mapping(_json(folder / "report.json"))
+        found["lost"] = len(_mapping(found.get("lost"))) or None
+        for file in sorted(folder.glob("*ledger.json")):
+            ledgers = _mapping(_json(file)).get("ledgers")
+            for ledger in map(_mapping, ledgers if isinstance(ledgers, list) else ()):
+                found |= {f"{ledger.get('item')}_{key}": ledger.get(key) for key in ("in", "kept")}
     return {name: value for name, value in found.items() if is_finite(value)}
 
 
@@ -163,48 +173,33 @@ def files_of(folder: Path) -> list[Path]:
     return [file for pattern in REPORT_FILES for file in sorted(folder.glob(pattern))]
 
 
-def _evaluated(folder: Path) -> Iterator[tuple[str, Any]]:
+def _evaluated(folder: Path) -> dict[str, Any]:
     try:
         results = Results.read(folder)
     except InputError:
-        return
-    for number, model in enumerate(results.models):
+        return {}
+    found: dict[str, Any] = {}
+    for number, model in enumerate(results.models, 1):
         report = _mapping(results.reports.get(model.name))
         success = _mapping(report.get("success"))
         interval = _mapping(success.get("interval"))
         if success.get("mean") is None:
             continue
-        end = f"_{number + 1}" if len(results.models) > 1 else ""
-        yield f"success{end}", success["mean"]
-        yield f"success_low{end}", interval.get("low")
-        yield f"success_high{end}", interval.get("high")
-        yield f"episodes{end}", success.get("episodes")
-        yield f"lost{end}", report.get("lost") or None
-
-
-def _reported(folder: Path) -> Iterator[tuple[str, Any]]:
-    report = _json(folder / "report.json")
-    yield from ((key, value) for key, value in report.items() if key != "lost")
-    if lost := _mapping(report.get("lost")):
-        yield "lost", len(lost)
-
-
-def _kept(folder: Path) -> Iterator[tuple[str, Any]]:
-    for file in sorted(folder.glob("*ledger.json")):
-        ledgers = _json(file).get("ledgers")
-        for ledger in map(_mapping, ledgers if isinstance(ledgers, list) else ()):
-            yield f"{ledger.get('item')}_in", ledger.get("in")
-            yield f"{ledger.get('item')}_kept", ledger.get("kept")
+        values = {
+            "success": success["mean"], "success_low": interval.get("low"), "success_high": interval.get("high"),
+            "episodes": success.get("episodes"), "lost": report.get("lost") or None,
+        }  # fmt: skip
+        end = f"_{number}" if len(results.models) > 1 else ""
+        found |= {f"{name}{end}": value for name, value in values.items()}
+    return found
 
 
 def _mapping(value: Any) -> dict[str, Any]:
-    """A part of a file that may come from elsewhere, where anything can have been changed."""
     return value if isinstance(value, dict) else {}
 
 
-def _json(file: Path) -> dict[str, Any]:
+def _json(file: Path) -> Any:
     try:
-        found = read_json(file)
+        return read_json(file)
     except (OSError, ValueError):
-        return {}
-    return _mapping(found)
+        return None

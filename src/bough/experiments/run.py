@@ -17,7 +17,7 @@ from bough.commands.table import Stage
 from bough.config.groups import ClusterConfig, ReportConfig, key_values
 from bough.errors import BoughError, InputError
 from bough.evaluation.comparison import Comparison, compare
-from bough.evaluation.paired import holm
+from bough.evaluation.intervals import holm
 from bough.evaluation.results import Results
 from bough.evaluation.success import report
 from bough.experiments.recipe import (

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from bough.commands import table
-from bough.commands.table import Stage
 from bough.config.base import Config
 from bough.config.groups import ClusterConfig
 from bough.config.parts import flattened, leaves, parts
@@ -68,7 +67,10 @@ class Wiring:
         values |= {kind.output: folder / kind.artefact if kind.one_file else folder}
         if kind.resumes:
             values["resume"] = RunDir(folder).used
-        values |= {"report_to": list(self.report_to)} | self._cluster_settings()
+        values["report_to"] = list(self.report_to)
+        for name, leaf in leaves(ClusterConfig).items():
+            if leaf.path[0] in self.cluster.model_fields_set:
+                values[name] = leaf.of(self.cluster)
         values = {key: value for key, value in values.items() if key in leaves(config) or key in parts(config)} | own
         if (reads := kind.input(own)) and kind.file not in own:
             sources = self._sources(stage, reads, artifacts)
@@ -83,11 +85,6 @@ class Wiring:
         if kind.adds and kind.adds not in own and kind.writes in artifacts.all:
             values[kind.adds] = list(artifacts.all[kind.writes])
         return config(**values)
-
-    def _cluster_settings(self) -> dict[str, Any]:
-        """Those that were given, by the names that they have in every command."""
-        given = self.cluster.model_fields_set
-        return {name: leaf.of(self.cluster) for name, leaf in leaves(ClusterConfig).items() if leaf.path[0] in given}
 
     def add(self, stage: Planned, artifacts: Artifacts) -> None:
         """Makes the output of a stage available to later ones."""
@@ -126,23 +123,15 @@ class Stamp:
 
 def stamped(verb: str, config: Config, digest: Callable[[Path], str] = content) -> Stamp:
     """The stamp of a stage with these settings; `digest` gives the content of an input."""
-    inputs = _input_digests(table.stages()[verb], config, digest)
-    # The content of an input counts, not its path.
-    settings = {key: value for key, value in config.flat_dump().items() if key not in FREE and key not in inputs}
-    return Stamp(fingerprint(verb, settings, inputs), settings, inputs)
-
-
-def _input_digests(kind: Stage, config: Config, digest: Callable[[Path], str]) -> dict[str, str]:
-    """Every input by its setting, as a digest of its content."""
-    values = config.flat_dump()
-    inputs = {}
+    kind, values, inputs = table.stages()[verb], config.flat_dump(), dict[str, str]()
     for name in filter(None, (*INPUTS, kind.file, "also", kind.adds, kind.labels)):
         value = values.get(name)
-        if isinstance(value, list) and value:
-            inputs[name] = ",".join(digest(Path(str(one))) for one in value)
-        elif value:
-            inputs[name] = digest(Path(str(value)))
-    return inputs
+        if value:
+            every = value if isinstance(value, list) else [value]
+            inputs[name] = ",".join(digest(Path(str(one))) for one in every)
+    # The content of an input counts, not its path.
+    settings = {key: value for key, value in values.items() if key not in FREE and key not in inputs}
+    return Stamp(fingerprint(verb, settings, inputs), settings, inputs)
 
 
 # What is wrong with a recipe, found before anything runs.
@@ -155,9 +144,10 @@ OF_RUN = {"report_to", "resume", "output", "output_dir"}
 def problems_of(recipe: Recipe, stages: Sequence[Planned], wiring: Wiring) -> Iterator[str]:
     """A sentence for each problem, with its place in the recipe."""
     yield from _shared_problems(recipe)
-    artifacts, adapters = Artifacts(recipe.model), dict[str, str]()
+    artifacts, adapters = Artifacts(recipe.model), dict[str, str]()  # the stages that train an adapter, by its path
     for stage in stages:
-        if stage.verb not in table.stages():
+        kind = table.stages().get(stage.verb)
+        if kind is None:
             yield f"{stage.place}: {stage.verb} is not a stage{did_you_mean(stage.verb, [*table.stages(), 'repeat'])}"
             continue
         config = None
@@ -165,11 +155,27 @@ def problems_of(recipe: Recipe, stages: Sequence[Planned], wiring: Wiring) -> It
             config = wiring.config(stage, artifacts)
         except InputError as error:
             yield from (f"{stage.place}: {problem}" for problem in error.problems or [str(error)])
-        yield from _all_weights_of_an_adapter(stage, config, adapters)
-        yield from _gate_problems(stage, stages)
-        yield from _output_problems(stage)
+        whole = isinstance(config, TrainingConfig) and not config.lora.enabled
+        if isinstance(config, TrainingConfig) and whole and config.model in adapters:
+            yield (
+                f"{stage.place}: use_lora is false, but the model is the adapter of {adapters[config.model]}; "
+                "train an adapter here as well, or all weights there"
+            )
+        if stage.gate is not None:
+            against = stage.gate.against
+            evaluations = [one.name for one in stages[: stage.number - 1] if evaluates_the_run(one)]
+            if not evaluates_the_run(stage):
+                yield (
+                    f"{stage.place}.gate: only an evaluation of the run's own model in the environment can have a gate"
+                )
+            if against is not None and against not in evaluations:
+                hint = did_you_mean(against, evaluations)
+                yield f"{stage.place}.gate: there is no earlier evaluation {against!r}{hint}"
+        if kind.output in flattened(stage_config(stage.verb), stage.settings):
+            # Any other folder than its own does not belong to the run and could be overwritten.
+            yield f"{stage.place}: {kind.output} is set by the run, which gives each stage a folder; remove it"
         wiring.add(stage, artifacts)
-        if config and table.stages()[stage.verb].writes == "model" and not _trains_all_weights(config):
+        if config and kind.writes == "model" and not whole:
             adapters[artifacts.model] = stage.folder
 
 
@@ -192,34 +198,3 @@ def _shared_problems(recipe: Recipe) -> Iterator[str]:
             yield f"defaults.{key} would be ignored: give `{key}` at the top of the recipe, or --set {key}=…"
         elif key in OF_RUN:
             yield f"defaults.{key} would be ignored: the run sets it for each stage"
-
-
-def _gate_problems(stage: Planned, stages: Sequence[Planned]) -> Iterator[str]:
-    if stage.gate is None:
-        return
-    if not evaluates_the_run(stage):
-        yield f"{stage.place}.gate: only an evaluation of the run's own model in the environment can have a gate"
-    against = stage.gate.against
-    evaluations = [one.name for one in stages[: stage.number - 1] if evaluates_the_run(one)]
-    if against is not None and against not in evaluations:
-        yield f"{stage.place}.gate: there is no earlier evaluation {against!r}{did_you_mean(against, evaluations)}"
-
-
-def _all_weights_of_an_adapter(stage: Planned, config: Config | None, adapters: Mapping[str, str]) -> Iterator[str]:
-    """`adapters`: the stages that train one, by its path."""
-    if _trains_all_weights(config) and config.model in adapters:
-        yield (
-            f"{stage.place}: use_lora is false, but the model is the adapter of {adapters[config.model]}; "
-            "train an adapter here as well, or all weights there"
-        )
-
-
-def _trains_all_weights(config: Config | None) -> TypeGuard[TrainingConfig]:
-    return isinstance(config, TrainingConfig) and not config.lora.enabled
-
-
-def _output_problems(stage: Planned) -> Iterator[str]:
-    """A stage writes into its own folder: any other does not belong to the run and could be overwritten."""
-    output = table.stages()[stage.verb].output
-    if output in flattened(stage_config(stage.verb), stage.settings):
-        yield f"{stage.place}: {output} is set by the run, which gives each stage a folder; remove it"

@@ -177,31 +177,35 @@ def _past_bound(log_ratio_N: Tensor) -> Tensor:
 
 # How the tokens of sequences average into one loss.
 
-Averaging = Literal["token_mean", "sequence_mean"]
+Averaging = Literal["token_mean", "sequence_mean", "constant_length"]
 
 
-def aggregation_weights(lengths: Sequence[int], how: Averaging = "token_mean") -> tuple[list[float], float]:
+def aggregation_weights(
+    lengths: Sequence[int], how: Averaging = "token_mean", constant_length: int = 1
+) -> tuple[list[float], float]:
     """A weight for every token of each sequence, and these sequences' share of the loss's denominator.
 
     `lengths` are trained tokens per sequence; a sequence is a whole trajectory, however
     many calls it has. A sequence without tokens counts nowhere.
 
-    | how           | a token's weight | share of the denominator | paper            |
-    |---------------|------------------|--------------------------|------------------|
-    | token_mean    | 1                | Σ lengths                | DAPO, 2503.14476 |
-    | sequence_mean | 1 / its length   | number of sequences      | GRPO, 2402.03300 |
+    | how             | a token's weight    | share of the denominator | paper                |
+    |-----------------|---------------------|--------------------------|----------------------|
+    | token_mean      | 1                   | Σ lengths                | DAPO, 2503.14476     |
+    | sequence_mean   | 1 / its length      | number of sequences      | GRPO, 2402.03300     |
+    | constant_length | 1 / constant_length | number of sequences      | Dr. GRPO, 2503.20783 |
 
     Shares add up over micro-batches and ranks to the one denominator that `grpo_loss` takes.
     """
     if how == "token_mean":
         return [1.0] * len(lengths), float(sum(lengths))
-    return [1 / max(length, 1) for length in lengths], float(sum(length > 0 for length in lengths))
+    divisors = [constant_length if how == "constant_length" else max(length, 1) for length in lengths]
+    return [1 / divisor for divisor in divisors], float(sum(length > 0 for length in lengths))
 
 
 # Settings that have an effect only with advantage state or graph.
 OF_STATES = ("attempt_weight", "discount")
 # Settings that decide what the examples of a file are.
-OF_EXAMPLES = ("reward", "normalise", "advantage", "step_formula", "averaging", *OF_STATES)
+OF_EXAMPLES = ("reward", "normalise", "advantage", "step_formula", "averaging", "constant_length", *OF_STATES)
 
 
 class GroupDataConfig(TrainingDataConfig):
@@ -251,6 +255,9 @@ class GRPOConfig(OnlineConfig):
     )
     discount: float = Field(0.95, gt=0, le=1, description="discount of rewards per step, with advantage state or graph")
     averaging: Averaging = Field("token_mean", description="how tokens average into the loss")
+    constant_length: int | None = Field(
+        None, ge=1, description="the length that averaging constant_length divides by (online default: max_new_tokens)"
+    )
     clip_low: float = Field(0.2, ge=0, le=1, description="how far a ratio may fall below 1")
     clip_high: float = Field(0.28, ge=0, description="how far a ratio may rise above 1")
     dual_clip: float | None = Field(
@@ -283,6 +290,8 @@ class GRPOConfig(OnlineConfig):
         given = [name for name in OF_STATES if getattr(self, name) != type(self).model_fields[name].default]
         if given and self.advantage not in ("state", "graph"):
             raise ValueError(f"{named(given)} needs `advantage` state or graph")
+        if self.averaging == "constant_length" and self.constant_length is None and self.environment.name is None:
+            raise ValueError("`averaging` constant_length needs `constant_length` on files, the length to divide by")
         if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
             raise ValueError(f"`dual_clip` bounds ratios beyond the clip range, so above {1 + self.clip_high:g}")
         return self
@@ -332,7 +341,9 @@ class GRPO:
             lengths.append(sum(len(call.completion_ids) for call, _ in trained))
         if not calls:
             raise RowError("nothing_to_train", "no reply of this group can be trained")
-        weights, denominator = aggregation_weights(lengths, config.averaging)
+        weights, denominator = aggregation_weights(
+            lengths, config.averaging, config.constant_length or config.sampling.max_new_tokens
+        )
         rewards = [reward for attempt in group.attempts if (reward := score(attempt, config.reward)) is not None]
         return GroupExample(
             calls=calls,

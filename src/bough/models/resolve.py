@@ -330,9 +330,10 @@ def _local(name: str) -> Path | None:
         return path
     if not path.is_dir():
         raise InputError(f"{name} is a file; name the folder of a model, or a file that ends in {gguf_read.SUFFIX}")
-    if not _loadable(path):
-        # The folder of a training run has its weights one level down.
-        better = f"; did you mean {Path(name) / 'final'}?" if _loadable(path / "final") else ""
+    # The folder of a training run has its weights one level down.
+    here, below = (any((folder / file).is_file() for file in FILES) for folder in (path, path / "final"))
+    if not here:
+        better = f"; did you mean {Path(name) / 'final'}?" if below else ""
         raise InputError(
             f"the folder {name} contains neither a model nor a tokenizer: it has no {' or '.join(FILES)}{better}"
         )
@@ -341,10 +342,6 @@ def _local(name: str) -> Path | None:
         if file.exists() and not (file.is_file() or file.is_dir()):
             raise InputError(f"{file} is not a regular file")
     return path
-
-
-def _loadable(folder: Path) -> bool:
-    return any((folder / file).is_file() for file in FILES)
 
 
 def _reason(source: Path | str, error: Exception) -> str:

@@ -167,8 +167,8 @@ FREE = {
     *leaves(MachineConfig).keys() - {"bf16"},
     *("adapter", "merge_lora", "lora_dropout"),  # the weights are compared themselves
     *("updates", "concurrency", "retries", "watch", *leaves(ClusterConfig), "learners"),
-    *("clip_low", "clip_high", "dual_clip", "kl_coef", "averaging"),
-    *("teacher", "key_variable", "beta", "base_url", "engine_options"),
+    *("clip_low", "clip_high", "dual_clip", "kl_coef", "averaging", "constant_length"),
+    *("teacher", "server_model", "key_variable", "beta", "base_url", "engine_options"),
 }
 
 

@@ -69,9 +69,9 @@ def learn(config: C, make: Callable[[C], OnlineMethod], around: Around | None = 
         method = make(run.config)
         policy = run.load_policy(reference=True, temperature=method.temperature)
         with (
-            around(policy, run) if around else nullcontext(),
+            around(policy, run) if around else nullcontext() as reference,
             SharedSource(run, method, policy) as source,
-            run.trainer(policy, method, source) as trainer,
+            run.trainer(policy, method, source, reference=reference) as trainer,
         ):
             counters = trainer.train(run.resumed)
             ledgers = source.ledgers(counters.step)

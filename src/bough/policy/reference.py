@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -25,6 +26,13 @@ from bough.types import Call
 log = logging.getLogger(__name__)
 
 
+class ReferenceLogprobs(Protocol):
+    """Gives log-probabilities that the policy's are compared with."""
+
+    def of(self, rows: Sequence[TreeRow | PlainRow], calls: Sequence[Call]) -> list[list[Tensor]]:
+        """For each row one tensor for each of its calls, in the row's order, without gradient."""
+
+
 class Reference:
     """Gives the reference's log-probabilities of the calls in rows.
 
@@ -37,7 +45,6 @@ class Reference:
         self._known: dict[int, Tensor] = {}
 
     def of(self, rows: Sequence[TreeRow | PlainRow], calls: Sequence[Call]) -> list[list[Tensor]]:
-        """For each row one tensor for each of its calls, in the row's order, without gradient."""
         if self._known:
             return [[self._known[id(calls[c])] for c in row.calls] for row in rows]
         with torch.no_grad(), _evaluating(self.policy), self.policy.reference():

@@ -8,30 +8,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from pprint import pformat
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
+from bough.chat.template import ChatTemplate, Spoken, load_template, with_hint
 from bough.config.groups import ReportConfig
+from bough.data.reader import Reader
 from bough.errors import InputError
-from bough.files import cache_folder, refuse_links, write_atomically
+from bough.evaluation.results import ModelResult
+from bough.experiments.recipe import read_settings
+from bough.files import cache_folder, nearby, refuse_links, write_atomically
 from bough.ledger import plural
-from bough.report.evaluated import Measured, Subject, ending, find_subject, gate_notes, measured, section, shortened
-from bough.report.lineage import (
-    BaseModel,
-    Data,
-    Lineage,
-    Stage,
-    base_model,
-    code,
-    fenced,
-    pedigrees,
-    plain,
-    read_json,
-    table,
-)
-from bough.report.usage import usage
+from bough.report.evaluated import Evaluation, Measured, Subject, find_subject, measured, model_of, section, shortened
+from bough.report.lineage import BaseModel, Lineage, Stage, base_model, code, fenced, plain, read_json, table
 from bough.terminal.console import printable
+from bough.types import Trajectory
 
 
 def _written_as(pattern: str, what: str) -> AfterValidator:
@@ -121,8 +114,6 @@ def write_card(config: CardConfig) -> Card:
     weights = made.path.parent
     if config.output is None:
         refuse_links(*(folder for folder in (weights.parent, weights) if folder != config.run))
-    if made.path.is_dir():
-        raise InputError(f"{made.path} is a folder; --output must be a file")
     if made.path.exists() and not config.overwrite:
         raise InputError(f"{made.path} exists; give --overwrite to replace it, or another --output")
     try:
@@ -145,15 +136,15 @@ def _body(subject: Subject, base: BaseModel, found: Sequence[Measured], config: 
     yield from objective(subject.about, lineage)
     yield "## Training pipeline"
     yield fenced(pipeline(base, lineage))
-    if ancestry := list(pedigrees(lineage)):
-        yield "## Pedigree"
-        yield from ancestry
     yield "## Data"
     yield from data(lineage)
     yield "## Hyper-parameters"
     yield settings(lineage.stages)
     yield "## Evaluation"
-    yield from section(found, gate_notes(subject, base))
+    yield from section(found)
+    for evaluation in subject.evaluations:
+        if evaluation.note:
+            yield f"Gate of the run: {plain(evaluation.note)}"
     yield "## Usage"
     yield from usage(subject, base, config.repo)
     yield "## Sources and terms"
@@ -181,19 +172,6 @@ def _sources(subject: Subject, base: BaseModel, config: CardConfig) -> str:
 
 # The training sections of a card: the aim, the data and the settings of each stage.
 
-REASONS = {
-    "loop": "repeats an earlier action with the same result, without progress",
-    "loop_prev_action": "repeats the previous action without progress",
-    "premature_success": "claims success before the task is solved",
-    "task_succeeded_negative": "claims success before the task is solved",
-    "implausible_location": "searches in an implausible place",
-    "invalid_action": "is not a valid action",
-    "wasted_step": "undoes the previous step",
-    "success_over_failure": "failed; another attempt at the same task succeeded",
-    "more_progress": "made less progress than another attempt at the same task",
-    "right_step": "a mistake that a successful attempt avoided at the same point",
-    "parting": "the turn where a failure diverged from a success",
-}
 # Settings that are always shown; others are shown if they were changed.
 SHOWN = (
     "learning_rate", "lr_scheduler", "warmup_ratio", "batch_size", "weight_decay",
@@ -253,14 +231,9 @@ def data(lineage: Lineage) -> Iterator[str]:
         yield table(["stage", "what", "in", "kept", "dropped"], ledgers)
     for stage in lineage.stages:
         if reasons := stage.data.reasons if stage.data is not None else {}:
-            rows = [[code(why), plain(count), REASONS.get(why, "")] for why, count in reasons.items()]
+            rows = [[code(why), plain(count)] for why, count in reasons.items()]
             yield f"The pairs of {plain(stage.name)}, by the reason for the rejected side:"
-            yield table(["reason", "pairs", "meaning"], rows)
-    collections = {str(one.path): one for stage in lineage.stages for one in _collections(stage.data)}
-    if collections:
-        yield "The episodes that the data comes from:"
-        headings = ["episodes", "agent", "environment", "number", "success", "how they ended"]
-        yield table(headings, [_collection(one) for one in collections.values()])
+            yield table(["reason", "pairs"], rows)
 
 
 def settings(stages: Sequence[Stage]) -> str:
@@ -281,27 +254,6 @@ def _ledgers(stage: Stage) -> Iterator[list[str]]:
             dropped = ledger["dropped"].items() if isinstance(ledger["dropped"], dict) else []
             reasons = ", ".join(f"{count} {code(reason)}" for reason, count in dropped) or "0"
             yield [plain(stage.name), *(plain(ledger[key]) for key in ("item", "in", "kept")), reasons]
-
-
-def _collections(found: Data | None) -> Iterator[Data]:
-    if found is None:
-        return
-    if found.played:
-        yield found
-    for source in found.sources:
-        yield from _collections(source)
-
-
-def _collection(one: Data) -> list[str]:
-    rate = one.played.get("success_rate")
-    stops = one.played.get("stops")
-    ends = ", ".join(f"{count} {ending(how)}" for how, count in stops.items()) if isinstance(stops, dict) else "–"
-    player = one.settings.get("adapter") or one.settings.get("model") or "–"
-    path = Path(str(player))
-    who = path.parent.name if path.name in ("final", "best") else path.name
-    environment = shortened(one.settings.get("environment") or "–")
-    success = f"{rate:.1%}" if isinstance(rate, float) else "–"
-    return [plain(one.name), plain(who), code(environment), plain(one.played.get("episodes", "–")), success, ends]
 
 
 def _value(value: Any) -> str:
@@ -377,3 +329,119 @@ def without_places(text: str, folders: Iterable[Path]) -> str:
         if len(folder) > 1:
             text = re.sub(rf"(?<![\w./-]){re.escape(folder)}(?![\w.-])", "…", text)
     return text
+
+
+# The usage section of a card: runnable code with a prompt from a recorded episode.
+
+MOST_CHARACTERS = 6000
+IMPORTS = "from transformers import AutoModelForCausalLM, AutoTokenizer\n"
+ADAPTER = """\
+from peft import PeftModel
+{imports}
+base = {base}
+adapter = {place}
+
+tokenizer = AutoTokenizer.from_pretrained(adapter)
+model = AutoModelForCausalLM.from_pretrained(base, dtype="auto", device_map="auto")
+model = PeftModel.from_pretrained(model, adapter)
+"""
+WHOLE = """\
+{imports}
+name = {place}
+
+tokenizer = AutoTokenizer.from_pretrained(name)
+model = AutoModelForCausalLM.from_pretrained(name, dtype="auto", device_map="auto")
+"""
+ANSWER = """
+prompt = tokenizer.apply_chat_template(
+    messages,{tools} add_generation_prompt=True, return_tensors="pt", return_dict=True
+).to(model.device)
+reply = model.generate(
+    **prompt,
+    {sampling},
+    eos_token_id=tokenizer.convert_tokens_to_ids({end}),
+    pad_token_id={pad},
+)
+print(tokenizer.decode(reply[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True))
+"""
+
+
+def usage(subject: Subject, base: BaseModel, repo: str | None) -> Iterator[str]:
+    """The paragraphs: transformers and peft first, then other ways to serve the model."""
+    yield fenced(program(subject, base, repo), "python")
+    place = repo or "path/to/this/folder"
+    if subject.is_adapter and base.hub_id:
+        used = subject.lineage.last.settings.get("lora_r", 16)
+        # vLLM accepts certain ranks only.
+        ranks = (8, 16, 32, 64, 128, 256, 320)
+        rank = next((size for size in ranks if isinstance(used, int) and used <= size), 512)
+        yield "With vLLM, or merged into the base model for other engines:"
+        yield fenced(
+            f"vllm serve {base.hub_id} --enable-lora --max-lora-rank {rank} --lora-modules agent={place}\n"
+            f"bough merge path/to/this/folder -o merged",
+            "sh",
+        )
+
+
+def program(subject: Subject, base: BaseModel, repo: str | None) -> str:
+    """The code block."""
+    template = load_template(str(subject.weights))
+    place = json.dumps(repo) if repo else '"."  # the folder of this file'
+    name = json.dumps(base.hub_id) if base.hub_id else f'"path/to/base"  # {base.name}'
+    head = (ADAPTER if subject.is_adapter else WHOLE).format(imports=IMPORTS, base=name, place=place)
+    messages, tools = _conversation(subject, template)
+    pad = template.tokenizer.pad_token_id
+    answer = ANSWER.format(
+        tools=" tools=tools," if tools else "",
+        sampling=_sampling(subject).replace(", ", ",\n    "),
+        end=json.dumps(template.end_of_turn),
+        pad=json.dumps(template.end_of_turn_id if pad is None else pad),
+    )
+    shown = f"messages = {pformat(messages, width=110, sort_dicts=False)}\n"
+    if tools:
+        shown += f"tools = {pformat(tools, width=110, sort_dicts=False)}\n"
+    return f"{head}\n{shown}{answer}".rstrip()
+
+
+def example(subject: Subject) -> Trajectory | None:
+    """An episode that this model played, the first that it solved if there is one."""
+    first: Trajectory | None = None
+    for config in (file for one in subject.evaluations for file in sorted(one.folder.glob("models/*/config.yaml"))):
+        settings, file = read_settings(config)[1], config.with_name("trajectories.jsonl")
+        weights = nearby(str(settings.get("adapter") or settings.get("model")), config.parent)
+        if weights is None or weights.resolve() != subject.weights.resolve() or not file.is_file():
+            continue
+        for record in Reader(file, on_error="skip"):
+            if isinstance(record, Trajectory):
+                if record.success:
+                    return record
+                first = first or record
+    return first
+
+
+def _conversation(subject: Subject, template: ChatTemplate) -> tuple[list[Spoken], list[dict[str, Any]] | None]:
+    """The first messages of an episode that the model played, or a placeholder."""
+    episode = example(subject)
+    if episode is not None:
+        messages, tools = template.speak(with_hint(episode.start), list(episode.tools))
+        if len(json.dumps([messages, tools])) <= MOST_CHARACTERS:
+            return messages, tools
+    return [{"role": "user", "content": "An observation of the environment."}], None
+
+
+def _sampling(subject: Subject) -> str:
+    for _, model in _own(subject):
+        if "max_new_tokens" in model.settings:
+            tokens, temperature = model.settings["max_new_tokens"], model.settings.get("temperature")
+            how = f"do_sample=True, temperature={temperature}" if temperature else "do_sample=False"
+            return f"max_new_tokens={tokens}, {how}"
+    return "max_new_tokens=256, do_sample=False"
+
+
+def _own(subject: Subject) -> Iterator[tuple[Evaluation, ModelResult]]:
+    """The evaluations of these weights."""
+    for evaluation in subject.evaluations:
+        for model in evaluation.results.models:
+            weights = model_of(model, evaluation)
+            if weights is not None and weights.resolve() == subject.weights.resolve():
+                yield evaluation, model

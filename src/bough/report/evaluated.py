@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,15 +22,7 @@ from bough.experiments.record import StageRecord
 from bough.files import nearby
 from bough.ledger import plural
 from bough.models.resolve import BUILT_IN
-from bough.report.lineage import (
-    BaseModel,
-    Lineage,
-    code,
-    lineage,
-    plain,
-    read_json,
-    table,
-)
+from bough.report.lineage import BaseModel, Lineage, code, lineage, plain, read_json, table
 from bough.terminal.tables import rate, row, sentence
 
 
@@ -174,20 +165,6 @@ def model_of(model: ModelResult, evaluation: Evaluation) -> Path | None:
     return nearby(str(written).partition("@")[0], evaluation.folder)  # without the digest of a folder elsewhere
 
 
-def gate_notes(subject: Subject, base: BaseModel) -> list[str]:
-    """The verdicts of the run's gates, with this card's names for the models."""
-    names = {
-        model.name: _name(model, evaluation, subject, base)
-        for evaluation in subject.evaluations
-        for model in evaluation.results.models
-    }
-    notes = [evaluation.note for evaluation in subject.evaluations if evaluation.note]
-    if not names:
-        return notes
-    known = re.compile("|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)))
-    return [known.sub(lambda match: names[match[0]], note) for note in notes]
-
-
 def _together(evaluations: list[Evaluation], subject: Subject, base: BaseModel) -> Measured:
     models: dict[str, ModelResult] = {}
     own = None
@@ -216,7 +193,7 @@ def _name(model: ModelResult, evaluation: Evaluation, subject: Subject, base: Ba
     return f"{base.shown} (base)" if model.name == subject.lineage.base else model.name
 
 
-def section(found: Sequence[Measured], notes: Sequence[str]) -> Iterator[str]:
+def section(found: Sequence[Measured]) -> Iterator[str]:
     """The paragraphs of the evaluation."""
     if not found:
         yield "This model has not been evaluated in an environment."
@@ -225,8 +202,6 @@ def section(found: Sequence[Measured], notes: Sequence[str]) -> Iterator[str]:
         yield f"### {plain(shortened(group.settings.environment))}"
         yield _played(group)
         yield from _tables(group)
-    for note in notes:
-        yield f"Gate of the run: {plain(note)}"
 
 
 def _tables(group: Measured) -> Iterator[str]:
@@ -246,25 +221,19 @@ def _tables(group: Measured) -> Iterator[str]:
             yield "\n".join(f"- {plain(sentence(one.to_json()))}" for one in compared)
         except InputError as error:
             yield f"The models cannot be compared with each other: {plain(error)}"
-    types = sorted({kind for one in found.values() for kind in one["types"]})
-    ends = sorted({end for one in found.values() for end in one["failures"]})
-    mistakes = sorted({why for one in found.values() for why, measure in one["mistakes"].items() if measure["mean"]})
-    for title, rows in (
-        (
-            "success by type of task",
-            [[code(kind), *(rate(one["types"].get(kind)) for one in found.values())] for kind in types]
-            if len(types) > 1
-            else [],
-        ),
-        (
-            "how failures ended",
-            [[ending(end, failed=True), *(str(one["failures"].get(end, 0)) for one in found.values())] for end in ends],
-        ),
-        (
-            "episodes with a mistake",
-            [[code(why), *(rate(one["mistakes"].get(why)) for one in found.values())] for why in mistakes],
-        ),
+    types = {kind for one in found.values() for kind in one["types"]}
+    ends = {end for one in found.values() for end in one["failures"]}
+    mistakes = {why for one in found.values() for why, measure in one["mistakes"].items() if measure["mean"]}
+    for title, key, kinds in (
+        ("success by type of task", "types", types if len(types) > 1 else ()),
+        ("how failures ended", "failures", ends),
+        ("episodes with a mistake", "mistakes", mistakes),
     ):
+        rows = []
+        for kind in sorted(kinds):
+            values = [one[key].get(kind) for one in found.values()]
+            cells = [str(value or 0) for value in values] if key == "failures" else list(map(rate, values))
+            rows.append(["ended unsolved" if (key, kind) == ("failures", "done") else code(kind), *cells])
         if rows:
             yield table([title, *map(plain, found)], rows)
 
@@ -284,13 +253,6 @@ def _played(group: Measured) -> str:
             said.append(f"{key.replace('_', ' ')} {plain(json.loads(values.pop()))}")
     until = ", until the result was clear" if group.sequential else ""
     return f"All models were evaluated on the same tasks with the same seeds{until}: {', '.join(said)}."
-
-
-def ending(stop: str, *, failed: bool = False) -> str:
-    """How episodes ended. "done" in a record only means that the environment ended them, solved or not."""
-    if stop == "done":
-        return "ended unsolved" if failed else "ended by the environment"
-    return code(stop)
 
 
 def shortened(value: Any) -> Any:

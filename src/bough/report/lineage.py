@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,45 +19,29 @@ from bough.commands.table import command, stages
 from bough.config.parts import leaves
 from bough.config.run_folder import MetricsFile, RunDir
 from bough.curation.source import ledger_path
-from bough.data.reader import Reader
 from bough.data.writer import ENDINGS
 from bough.errors import InputError
-from bough.experiments.lineage import FILE_NAME, Pedigree, read_pedigree
 from bough.experiments.recipe import read_settings
 from bough.files import nearby
-from bough.ledger import is_finite, plural
 from bough.models.gguf_read import gguf_source
 from bough.models.resolve import BUILT_IN, HUB_ID
 from bough.terminal.console import printable
-from bough.terminal.tables import fitness_text, mutation_text, short
-from bough.types import Pair
 
 HUB_DATA = "hf:"
-# A larger file is not read again only to count its rows.
-MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
 class Data:
-    """A file or a folder of episodes. `made` is the file's ledger, `played` the report of a collection."""
+    """A data file. `made` is its ledger."""
 
     name: str
-    path: Path | None = None
-    settings: dict[str, Any] = field(default_factory=dict)
     made: dict[str, Any] = field(default_factory=dict)
-    played: dict[str, Any] = field(default_factory=dict)
-    sources: tuple[Data, ...] = ()
 
     @property
     def reasons(self) -> dict[str, int]:
-        """The number of pairs by reason: from the ledger, or counted in the file."""
+        """The number of pairs by reason, as the ledger has it."""
         told = self.made.get("reasons")
-        if isinstance(told, dict):
-            return told
-        if self.path is None or not self.path.is_file() or self.path.stat().st_size > MOST_BYTES:
-            return {}
-        counts = Counter(one.reason for one in Reader(self.path, on_error="skip") if isinstance(one, Pair))
-        return {reason: count for reason, count in counts.most_common() if reason is not None}
+        return told if isinstance(told, dict) else {}
 
     @property
     def hub_id(self) -> str | None:
@@ -136,8 +119,6 @@ def lineage(folder: Path) -> Lineage:
 def read_stage(folder: Path) -> Stage:
     """The files of one training stage."""
     run = RunDir(folder)
-    if not run.config.exists():
-        raise InputError(f"{run.config}: no such file; is this the folder of a run?")
     verb, settings = read_settings(run.config)
     training = [name for name, stage in stages().items() if stage.writes == "model"]
     if verb not in training:
@@ -155,27 +136,13 @@ def read_stage(folder: Path) -> Stage:
     )
 
 
-def read_data(written: str, folder: Path, depth: int = 0) -> Data:
-    """The data that the settings of `folder` call `written`, and what it was made of."""
+def read_data(written: str, folder: Path) -> Data:
+    """The data that the settings of `folder` call `written`."""
     if written.startswith(HUB_DATA):
         return Data(written)
     path = nearby(written, folder)
-    name = Path(written).name
-    if path is None or depth > 8:
-        return Data(name)
-    if path.is_file() and name.startswith("trajectories.") and (path.parent / "report.json").is_file():
-        path, name = path.parent, path.parent.name
-    if path.is_dir():
-        return Data(
-            name,
-            path,
-            settings=read_settings(path / "config.yaml")[1] if (path / "config.yaml").is_file() else {},
-            played=read_json(path / "report.json", {}),
-        )
-    made = read_json(ledger_path(path), {}) if path.name.endswith(ENDINGS) else {}
-    sources = made.get("sources")
-    found = [read_data(str(one), path.parent, depth + 1) for one in sources] if isinstance(sources, list) else []
-    return Data(name, path, made=made, sources=tuple(found))
+    is_made = path is not None and path.is_file() and path.name.endswith(ENDINGS)
+    return Data(Path(written).name, read_json(ledger_path(path), {}) if path is not None and is_made else {})
 
 
 def read_json(file: Path, otherwise: Any) -> Any:
@@ -272,56 +239,3 @@ def _on_one_line(text: object) -> str:
 
 def _longest_run(text: str) -> int:
     return max(map(len, re.findall("`+", text)), default=0)
-
-
-# The pedigree of a winner: its ancestors with their mutations and fitness, and how good it is on untouched data.
-
-
-def pedigrees(lineage: Lineage) -> Iterator[str]:
-    """The paragraphs about every stage that evolved a population; nothing if there is none."""
-    for stage in lineage.stages:
-        if stage.verb == "evolve" and (stage.folder / FILE_NAME).is_file():
-            yield from _pedigree(stage, read_pedigree(stage.folder / FILE_NAME))
-
-
-def _pedigree(stage: Stage, found: Pedigree) -> Iterator[str]:
-    winner = stage.report.get("winner")
-    name = winner.get("name") if isinstance(winner, dict) else None
-    ancestors = found.ancestors(str(name), found.last)
-    if not ancestors:
-        return
-    metric = plain(stage.report.get("metric", "fitness"))
-    founders = sum(member.generation == 0 for member in found.members)
-    yield (
-        f"{plain(stage.name)} trained {plural(founders, 'member')} for "
-        f"{plural(found.last + 1, 'generation')}. The winner {code(name)} descends "
-        f"from {'these members' if len(ancestors) > 1 else 'no other member'}; an ancestor's "
-        f"{metric} is that of the generation in which it was selected:"
-    )
-    headings = ["member", "born in generation", "parent", "mutation", f"{metric} (95% interval)", "settings"]
-    rows = []
-    for member in ancestors:
-        settings = {**member.settings, "lora_r": member.rank}
-        rows.append([
-            code(member.name), str(member.born), code(member.parent) if member.parent else "–",
-            plain(mutation_text(member.mutation.model_dump() if member.mutation else None)) or "–",
-            plain(fitness_text(member.model_dump())),
-            ", ".join(code(f"{key}={short(value)}") for key, value in settings.items()),
-        ])  # fmt: skip
-    yield table(headings, rows)
-    selected, untouched = (_score(stage.report.get(key)) for key in ("selected", "untouched"))
-    if selected is not None and untouched is not None:
-        shrinkage = stage.report.get("shrinkage")
-        less = f", a shrinkage of {shrinkage:.3g}" if is_finite(shrinkage) else ""
-        yield (
-            f"The best of several members is partly the luckiest. The winner's {metric} was {selected} when it was "
-            f"selected, and is {untouched} on data that no member was selected on{less}."
-        )
-
-
-def _score(found: Any) -> str | None:
-    if not isinstance(found, dict) or not is_finite(found.get("fitness")):
-        return None
-    interval = found.get("interval")
-    whole = isinstance(interval, list) and len(interval) == 2 and all(map(is_finite, interval))
-    return fitness_text({"fitness": found["fitness"], "interval": interval if whole else None})

@@ -16,7 +16,6 @@ from typing import Any
 
 from bough.config.groups import ADDRESS, AUTO, ClusterConfig
 from bough.errors import BoughError, InputError
-from bough.event_loop import REPLACED
 from bough.ledger import plural
 from bough.terminal import console
 
@@ -38,38 +37,25 @@ def connected(config: ClusterConfig) -> Iterator[None]:
     assert config.address is not None
     ray = import_ray()
     if ray.is_initialized():
-        _check_same(config.address, str(ray.get_runtime_context().gcs_address))
+        here = str(ray.get_runtime_context().gcs_address)
+        # A machine has several names, but one cluster has one port.
+        if config.address not in (AUTO, here) and config.address.rpartition(":")[2] != here.rpartition(":")[2]:
+            raise InputError(
+                f"cluster {config.address}: this process is connected to the Ray cluster at {here}; "
+                "call ray.shutdown() first"
+            )
         yield
         return
     auto = config.address == AUTO
     console.announce("connecting to Ray, or starting it here" if auto else f"connecting to Ray at {config.address}")
     usual = signal.getsignal(signal.SIGTERM)
     _connect(ray, config.address)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, usual)  # Ray's handler only exits; a run in training saves a checkpoint first
     try:
-        with _exiting_by(signal.getsignal(signal.SIGTERM), usual):
-            yield
+        yield
     finally:
         ray.shutdown()
-
-
-@contextmanager
-def _exiting_by(handler: Any, usual: Any) -> Iterator[None]:
-    """Ray has put its handler of SIGTERM, which only exits, in place of the usual one.
-
-    A run in training may replace it, to save a checkpoint first, and it ends with the connection.
-    """
-    if handler is usual or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    replaced = REPLACED[signal.SIGTERM]
-    before = list(replaced)
-    if usual in replaced:
-        replaced.append(handler)
-    try:
-        yield
-    finally:
-        replaced[:] = before
-        signal.signal(signal.SIGTERM, usual)
 
 
 def import_ray() -> Any:
@@ -169,15 +155,6 @@ def start_here(ray: Any, **options: Any) -> None:
             del os.environ[CLUSTERS_VARIABLE]
         else:
             os.environ[CLUSTERS_VARIABLE] = before
-
-
-def _check_same(address: str, connected_to: str) -> None:
-    """InputError if another cluster was asked for. A machine has several names, but one cluster has one port."""
-    if address != AUTO and address.rpartition(":")[2] != connected_to.rpartition(":")[2]:
-        raise InputError(
-            f"cluster {address}: this process is connected to the Ray cluster at {connected_to}; "
-            "call ray.shutdown() first"
-        )
 
 
 def _reach(address: str) -> None:

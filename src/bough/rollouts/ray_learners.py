@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from bough.config.groups import OnlineClusterConfig
 from bough.config.training import TrainingConfig
@@ -75,20 +75,6 @@ def plan_learners(count: int, cluster: Sequence[Mapping[str, float]]) -> Learner
     return LearnersPlan(count, 1 / -(-count // gpus))
 
 
-@dataclass(frozen=True)
-class Assignment(Generic[C]):
-    """What every learner is given. It is pickled.
-
-    `token` is a file that the driver has written into the run folder.
-    """
-
-    train: Callable[[C], Trained]
-    config: C
-    relay: Any
-    surroundings: Surroundings
-    token: Path
-
-
 def train_with_learners(config: C, cluster: OnlineClusterConfig, train: Callable[[C], Trained]) -> Trained:
     """Runs `train(config)` in `cluster.learners` processes of the cluster; returns what the first of them does.
 
@@ -104,10 +90,13 @@ def train_with_learners(config: C, cluster: OnlineClusterConfig, train: Callable
             ray.get_runtime_context().get_node_id(), soft=False
         )
         relay = ray.remote(Relay).options(num_cpus=0, scheduling_strategy=here).remote()
-        assignment = Assignment(train, config, relay, Surroundings.here(gpus=plan.gpus), token)
+        given = {
+            "train": train, "config": config, "relay": relay, "surroundings": Surroundings.here(gpus=plan.gpus),
+            "token": token,
+        }  # fmt: skip
         interrupts = Interrupts()
         with tempfile.TemporaryDirectory(prefix="bough-learners-") as scratch:
-            failure = followed(ray, relay, Fit(plan, assignment, scratch), cluster.timeout_s, interrupts)
+            failure = followed(ray, relay, Fit(plan, given, scratch), cluster.timeout_s, interrupts)
         outcomes = ray.get(relay.ended.remote())
         ray.kill(relay)
     return result(plan.count, outcomes, failure, interrupted=interrupts.requested)
@@ -145,23 +134,23 @@ def result(
 class Fit(threading.Thread):
     """Runs Ray Train in a thread: in the main thread it would take over Ctrl-C and then exit with 0."""
 
-    def __init__(self, plan: LearnersPlan, assignment: Assignment[Any], scratch: str) -> None:
+    def __init__(self, plan: LearnersPlan, given: Mapping[str, Any], scratch: str) -> None:
         super().__init__(name="learners", daemon=True)
         self.failure: BaseException | None = None
-        self._plan, self._assignment, self._scratch = plan, assignment, scratch
+        self._plan, self._given, self._scratch = plan, dict(given), scratch
 
     def run(self) -> None:
         from ray.train import RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer
 
         gpus = self._plan.gpus
-        variables = dict(self._assignment.surroundings.variables)  # some are read when torch is loaded
+        variables = dict(self._given["surroundings"].variables)  # some are read when torch is loaded
         options: dict[str, Any] = {"worker_runtime_env": {"env_vars": variables}}
         logging.getLogger("ray.train").setLevel(logging.ERROR)
         try:
             TorchTrainer(
                 learn,
-                train_loop_config={"assignment": self._assignment},
+                train_loop_config=self._given,
                 torch_config=TorchConfig(backend="nccl" if gpus >= 1 else "gloo"),
                 scaling_config=ScalingConfig(
                     num_workers=self._plan.count,
@@ -204,17 +193,20 @@ def followed(ray: Any, relay: Any, fit: Fit, timeout_s: float, interrupts: Inter
     return fit.failure
 
 
-def learn(given: dict[str, Assignment[Any]]) -> None:
-    """What each learner does, in a process that Ray Train has started and connected with the others."""
-    ray, assignment = import_ray(), given["assignment"]
-    rank, relay = ray.train.get_context().get_world_rank(), assignment.relay
+def learn(given: dict[str, Any]) -> None:
+    """What each learner does, in a process that Ray Train has started and connected with the others.
+
+    `token` is a file that the driver has written into the run folder.
+    """
+    ray, relay = import_ray(), given["relay"]
+    rank = ray.train.get_context().get_world_rank()
     runtime = ray.get_runtime_context()
     ray.get(relay.join.remote(runtime.current_actor))
     try:
-        assignment.surroundings.enter()
-        check_disk(assignment.token)
+        given["surroundings"].enter()
+        check_disk(given["token"])
         with _printing(relay, rank), asking(ray, relay):
-            trained = assignment.train(assignment.config)
+            trained = given["train"](given["config"])
         outcome = pickle.dumps((trained, None))
     except BaseException as error:
         ray.get(relay.end.remote(rank, packed_error(error)))

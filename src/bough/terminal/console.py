@@ -140,21 +140,12 @@ logger = logging.getLogger(__name__)
 @contextmanager
 def steps(title: str, count: int) -> Iterator[Callable[[str], None]]:
     """Give a function that says which of `count` steps begins: a bar on a terminal, a log line anywhere."""
-    console = err()
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_interactive) as progress:
-        task = progress.add_task(title, total=count)
+    with progress(title, count) as bar:
         numbers = itertools.count()
 
         def begin(step: str) -> None:
             logger.info("%s: %s", title, step)
-            progress.update(task, description=f"{title}: {step}", completed=next(numbers))
+            bar.update(bar.task_ids[0], description=f"{title}: {step}", completed=next(numbers))
 
         yield begin
 

@@ -24,7 +24,7 @@ from bough.files import drafting, put_in_place
 from bough.ledger import Mean, plural
 from bough.policy.policy import Policy
 from bough.policy.processes import Processes
-from bough.policy.reference import Reference
+from bough.policy.reference import Reference, ReferenceLogprobs
 from bough.training import checkpoint
 from bough.training.checkpoint import CheckpointWriter, Counters, OptimizerState, not_finite, snapshot
 from bough.training.method import Example, Method
@@ -56,12 +56,14 @@ class Trainer:
         processes: Processes | None = None,
         report: Callable[[Values], None] = lambda _: None,
         interrupts: Interrupts | None = None,
+        reference: ReferenceLogprobs | None = None,
     ) -> None:
         self.policy, self.method, self.source, self.held_out = policy, method, source, held_out
         self.config, self.run, self.save, self.report = config, run, save, report
         self.processes = processes or Processes()
         self.reference = Reference(policy) if method.needs_reference else None
-        self.gradients = BatchGradients(policy, method, self.reference, self.processes, share=config.machine.share)
+        known = reference or self.reference
+        self.gradients = BatchGradients(policy, method, known, self.processes, share=config.machine.share)
         if config.machine.cuda_graphs:
             policy.row_reader.record()
         self.updater = Updater(policy, config)

@@ -41,6 +41,7 @@ from bough.policy.head import coefficient
 from bough.policy.load import base_and_adapter, load_call_builder, load_model, save_policy
 from bough.policy.policy import Policy
 from bough.policy.processes import Processes
+from bough.policy.reference import ReferenceLogprobs
 from bough.terminal.tables import TrainingProgress
 from bough.training.checkpoint import Checkpoint, Counters, checkpoints
 from bough.training.loop import Trainer
@@ -62,7 +63,8 @@ MOST_COMPARED = 20_000
 
 C = TypeVar("C", bound=TrainingConfig)
 # What a method does to its policy before it trains, and undoes afterwards, such as to give it a teacher.
-Around = Callable[[Policy, "Run[Any]"], AbstractContextManager[None]]
+# What it yields, if anything, takes the place of the policy's reference.
+Around = Callable[[Policy, "Run[Any]"], AbstractContextManager[ReferenceLogprobs | None]]
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,8 @@ def train(
         policy = run.load_policy(reference=method.needs_reference, temperature=method.temperature)
         ledgers, measured = [training.rows, training.calls], list(evaluation.examples)
         with (
-            around(policy, run) if around else nullcontext(),
-            run.trainer(policy, method, source, held_out=measured, ledgers=ledgers) as trainer,
+            around(policy, run) if around else nullcontext() as reference,
+            run.trainer(policy, method, source, held_out=measured, ledgers=ledgers, reference=reference) as trainer,
         ):
             if first:
                 run.compute_reference(trainer, [*examples, *measured])
@@ -221,6 +223,7 @@ class Run(Generic[C]):
         *,
         held_out: Sequence[Example] = (),
         ledgers: Sequence[Ledger] = (),
+        reference: ReferenceLogprobs | None = None,
     ) -> Iterator[Trainer]:
         """The training loop, with progress and trackers open around it. `ledgers` are shown before the first step."""
         self._check_recordings(policy)
@@ -240,6 +243,7 @@ class Run(Generic[C]):
             trainer = Trainer(
                 policy, method, source, config, self.folder, partial(save_policy, policy, self.template.tokenizer),
                 held_out=held_out, processes=self.processes, report=report, interrupts=self.interrupts,
+                reference=reference,
             )  # fmt: skip
             if first:
                 progress.begin(len(source), *ledgers)

@@ -27,7 +27,7 @@ from bough.errors import BoughError, first_line
 from bough.ledger import Mean, add_metrics
 from bough.policy.policy import Answers, Policy
 from bough.policy.processes import Processes, whole
-from bough.policy.reference import Reference
+from bough.policy.reference import ReferenceLogprobs
 from bough.training.checkpoint import Counters, learning_rate, make_optimizer
 from bough.training.method import Coupled, Example, Loss, Method
 from bough.training.plan import Batch, Source
@@ -94,7 +94,7 @@ class Step:
     def run(
         self,
         denominator: float,
-        reference: Reference | None,
+        reference: ReferenceLogprobs | None,
         *,
         backward: bool,
         all_tokens: float | None = None,
@@ -325,7 +325,7 @@ class BatchGradients:
         self,
         policy: Policy,
         method: Method[Any],
-        reference: Reference | None,
+        reference: ReferenceLogprobs | None,
         processes: Processes,
         *,
         share: bool,

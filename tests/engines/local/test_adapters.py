@@ -109,103 +109,42 @@ def test_episodes_share_prefixes_with_those_of_the_same_adapter_only(policies):
     assert num_shared("red", "green", "red") == len(START)
 
 
-def test_episodes_of_one_name_but_different_adapters_are_different_episodes(policies):
+async def test_episodes_of_one_name_but_different_adapters_are_different_episodes(policies):
     engine = engine_of(policies)
-
-    async def both():
-        names = ["red", "blue"]
-        played = await asyncio.gather(*(play_as(engine, name, "same", 2, SAMPLING, START) for name in names))
-        engine.release("same", adapter="red")
-        engine.rest()
-        return played, list(engine.scheduler.residents)
-
-    [((red, blue), left)] = run(engine, both())
+    names = ["red", "blue"]
+    played = await asyncio.gather(*(play_as(engine, name, "same", 2, SAMPLING, START) for name in names))
+    engine.release("same", adapter="red")
+    engine.rest()
+    (red, blue), left = played, list(engine.scheduler.residents)
+    await engine.close()
     assert scored(policies["red"], red) < 1e-4 and scored(policies["blue"], blue) < 1e-4
     assert engine.scheduler.num_kept > 0
     assert left == [("blue", "same")]
 
 
-def test_an_adapter_can_be_replaced_and_removed(policies):
+async def test_an_adapter_can_be_replaced_and_removed(policies):
     engine = engine_of({"": policies[""], "it": policies["red"], "other": policies["grey"]})
 
     async def one(name):
         [(ids, drawn)] = await play_as(engine, name, "e", 1, SAMPLING, START)
         return ids, drawn
 
-    async def all_of_it():
-        calls = {"red": await one("it"), "grey": await one("other")}
-        engine.set_adapter("it", AdapterWeights.of(policies["blue"].model))
-        calls["blue"] = await one("it")
-        engine.remove_adapter("it")
-        with pytest.raises(InputError, match="no adapter 'it'; set are: 'other'"):
-            await one("it")
-        calls[""] = await one("")
-        engine.set_adapter("fresh", AdapterWeights.of(policies["green"].model))
-        calls["green"] = await one("fresh")
-        for name in ("fresh", "other"):
-            engine.remove_adapter(name)
-        return calls, await one("")
-
-    [(calls, last)] = run(engine, all_of_it())
+    calls = {"red": await one("it"), "grey": await one("other")}
+    engine.set_adapter("it", AdapterWeights.of(policies["blue"].model))
+    calls["blue"] = await one("it")
+    engine.remove_adapter("it")
+    with pytest.raises(InputError, match="no adapter 'it'; set are: 'other'"):
+        await one("it")
+    calls[""] = await one("")
+    engine.set_adapter("fresh", AdapterWeights.of(policies["green"].model))
+    calls["green"] = await one("fresh")
+    for name in ("fresh", "other"):
+        engine.remove_adapter(name)
+    last = await one("")
+    await engine.close()
     for name, call in [*calls.items(), ("", last)]:
         assert scored(policies[name], [call]) < 1e-4
     assert calls[""][1].completion_ids == last[1].completion_ids
-
-
-def test_what_waits_for_an_adapter_that_is_replaced_is_cancelled_and_nothing_else(policies):
-    engine = engine_of(policies)
-    step = engine.worker._step
-
-    def pause_after_two(spans):
-        step(spans)
-        engine.worker._paused = engine.worker.num_steps == 2
-
-    engine.worker._step = pause_after_two
-
-    async def all_of_it():
-        pending = [asyncio.ensure_future(play_as(engine, name, name, 1, SAMPLING, START)) for name in ("red", "blue")]
-        while engine.worker.num_steps < 2:
-            await asyncio.sleep(0.001)
-        engine.pause()
-        engine.set_adapter("red", AdapterWeights.of(policies["green"].model))
-        engine.resume()
-        with pytest.raises(EngineError, match="released before its answer was complete"):
-            await pending[0]
-        return await pending[1]
-
-    assert scored(policies["blue"], run(engine, all_of_it())[0]) < 1e-4
-
-
-def test_an_adapter_that_could_not_be_loaded_is_not_sampled_with_as_if_it_were(policies, monkeypatch):
-    engine = engine_of({"": policies[""]})
-
-    def fail(*_):
-        raise MemoryError("no room for it")
-
-    async def all_of_it():
-        await play_as(engine, "", "e", 1, SAMPLING, START)
-        with monkeypatch.context() as patched:
-            patched.setattr(engine.path.adapters, "_padded", fail)
-            engine.set_adapter("it", AdapterWeights.of(policies["red"].model))
-            engine.rest()
-        with pytest.raises(EngineError, match="'it' could not be set: MemoryError: no room for it"):
-            await play_as(engine, "it", "e", 1, SAMPLING, START)
-        engine.renew("again")
-        with pytest.raises(InputError, match="no adapter 'it'"):
-            await play_as(engine, "it", "e", 1, SAMPLING, START)
-        engine.set_adapter("it", AdapterWeights.of(policies["red"].model))
-        return await play_as(engine, "it", "e", 1, SAMPLING, START)
-
-    assert scored(policies["red"], run(engine, all_of_it())[0]) < 1e-4
-
-
-def test_between_passes_the_model_is_as_it_was(policies):
-    policy = policies[""]
-    before = dict(policy.base.state_dict())
-    engine = engine_of(policies)
-    run(engine, play_as(engine, "red", "e", 1, SAMPLING, START))
-    assert not any("forward" in vars(module) for module in policy.modules())
-    assert all(value.data_ptr() == before[name].data_ptr() for name, value in policy.base.state_dict().items())
 
 
 def test_a_forward_function_that_a_module_had_stays(policies):
@@ -215,30 +154,27 @@ def test_a_forward_function_that_a_module_had_stays(policies):
         engine = engine_of(policies)
         [calls] = run(engine, play_as(engine, "red", "e", 1, SAMPLING, START))
         assert module.forward is own
+        assert [one for one in policies[""].modules() if "forward" in vars(one)] == [module], "no other is left"
         assert scored(policies["red"], calls) < 1e-4
     finally:
         del module.forward
 
 
-def test_an_adapter_as_an_engine_of_its_own(policies):
+async def test_an_adapter_as_an_engine_of_its_own(policies):
     engine = engine_of(policies)
     red, base = AdapterEngine(engine, "red"), AdapterEngine(engine, "")
     assert (red.policy, base.policy) == ("local+red", "local")
-
-    async def all_of_it():
-        asked = {"sampling": SAMPLING, "seed": 3, "stop_ids": []}
-        drawn = await red.generate("e", START, **asked)
-        await red.close()
-        again = await engine.generate("e", START, adapter="red", **asked)
-        base.release("e")
-        engine.rest()
-        assert engine.scheduler.residents
-        red.release("e")
-        engine.rest()
-        assert not engine.scheduler.residents
-        return drawn, again
-
-    [(drawn, again)] = run(engine, all_of_it())
+    asked = {"sampling": SAMPLING, "seed": 3, "stop_ids": []}
+    drawn = await red.generate("e", START, **asked)
+    await red.close()
+    again = await engine.generate("e", START, adapter="red", **asked)
+    base.release("e")
+    engine.rest()
+    assert engine.scheduler.residents
+    red.release("e")
+    engine.rest()
+    assert not engine.scheduler.residents
+    await engine.close()
     assert drawn == again and drawn.policy == "local+red"
 
 

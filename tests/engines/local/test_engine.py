@@ -66,15 +66,21 @@ def test_an_answer_is_the_same_to_the_last_bit_in_any_company(policy):
     together = all_of(names)
     assert sum(len(ids) for each in together.values() for ids, _, _ in each) > 300
     assert all_of(names[::-1], max_running=5) == together
+    assert all_of(names[:1]) == {names[0]: together[names[0]]}
     # Too little memory for more than three at once: caches are dropped and computed anew.
     assert all_of(names[::3], max_tokens=2400) == {name: together[name] for name in names[::3]}
 
 
+def drawn_by(policy, ids, *, seed=1, stop_ids=(), stop=(), **options):
+    """An answer of an engine of its own."""
+    engine = small_engine(policy, **options)
+    sampling = SamplingConfig(max_new_tokens=16, stop=list(stop))
+    (drawn,) = run(engine, engine.generate("e", ids, sampling=sampling, seed=seed, stop_ids=list(stop_ids)))
+    return drawn
+
+
 def test_another_seed_gives_another_answer(policy):
-    engine = small_engine(policy)
-    asked = [engine.generate(f"{s}", SYSTEM, sampling=SAMPLING, seed=s, stop_ids=[]) for s in range(4)]
-    drawn = run(engine, *asked)
-    assert len({tuple(each.completion_ids) for each in drawn}) == 4
+    assert len({tuple(drawn_by(policy, SYSTEM, seed=seed).completion_ids) for seed in range(4)}) == 4
 
 
 @pytest.mark.parametrize(
@@ -99,164 +105,108 @@ def test_only_new_tokens_are_read_and_a_common_start_is_read_once(policy):
 
 
 @pytest.mark.bit_exact
-def test_a_rewritten_history_is_cut_back_to_what_it_shares(policy):
-    engine = small_engine(policy)
+async def test_a_rewritten_history_is_cut_back_to_what_it_shares(policy):
+    engine, fresh = small_engine(policy), small_engine(policy)
     first, second = prompt("a", 50), prompt("a", 50)[:30] + prompt("b", 10)
-
-    async def both():
-        await engine.generate("e", first, sampling=SAMPLING, seed=1, stop_ids=[])
-        return await engine.generate("e", second, sampling=SAMPLING, seed=2, stop_ids=[])
-
-    (drawn,) = run(engine, both())
+    await engine.generate("e", first, sampling=SAMPLING, seed=1, stop_ids=[])
+    drawn = await engine.generate("e", second, sampling=SAMPLING, seed=2, stop_ids=[])
     assert engine.scheduler.num_kept == 30
-    fresh = small_engine(policy)
-    (again,) = run(fresh, fresh.generate("e", second, sampling=SAMPLING, seed=2, stop_ids=[]))
-    assert drawn == again
+    assert drawn == await fresh.generate("e", second, sampling=SAMPLING, seed=2, stop_ids=[])
+    await asyncio.gather(engine.close(), fresh.close())
 
 
-def test_an_answer_ends_at_a_stop_token_which_it_keeps(policy):
-    engine = small_engine(policy)
-    (free,) = run(engine, engine.generate("e", SYSTEM, sampling=SAMPLING, seed=3, stop_ids=[]))
-    assert (len(free.completion_ids), free.finish) == (16, "length")
-    stop = free.completion_ids[4]
-    place = free.completion_ids.index(stop)
-    engine = small_engine(policy)
-    (ended,) = run(engine, engine.generate("e", SYSTEM, sampling=SAMPLING, seed=3, stop_ids=[stop]))
-    assert ended.finish == "stop"
-    assert ended.completion_ids == free.completion_ids[: place + 1]
-    assert ended.logprobs == free.logprobs[: place + 1]
-
-
-def test_an_answer_ends_behind_a_stop_text(policy):
+def test_an_answer_ends_with_a_stop_token_or_text_which_it_keeps(policy):
     tokenizer = load_tokenizer("tiny")
-    engine = small_engine(policy, tokenizer=tokenizer)
-    (free,) = run(engine, engine.generate("e", SYSTEM, sampling=SAMPLING, seed=3, stop_ids=[]))
+    free = drawn_by(policy, SYSTEM)
+    assert (len(free.completion_ids), free.finish) == (16, "length")
     text = tokenizer.decode(free.completion_ids[:6])[-3:]
-    engine = small_engine(policy, tokenizer=tokenizer)
-    stopping = SamplingConfig(max_new_tokens=16, stop=[text])
-    (ended,) = run(engine, engine.generate("e", SYSTEM, sampling=stopping, seed=3, stop_ids=[]))
-    assert ended.finish == "stop"
-    assert ended.completion_ids == free.completion_ids[: len(ended.completion_ids)]
-    assert text in tokenizer.decode(ended.completion_ids)
-    assert text not in tokenizer.decode(ended.completion_ids[:-1])
+    for ways in ({"stop_ids": free.completion_ids[4:5]}, {"stop": [text], "tokenizer": tokenizer}):
+        ended = drawn_by(policy, SYSTEM, **ways)
+        length = len(ended.completion_ids)
+        assert ended.finish == "stop" and ended.logprobs == free.logprobs[:length]
+        assert ended.completion_ids == free.completion_ids[:length]
+        if "stop_ids" in ways:
+            assert length == 1 + free.completion_ids.index(free.completion_ids[4])
+        else:
+            assert text in tokenizer.decode(ended.completion_ids)
+            assert text not in tokenizer.decode(ended.completion_ids[:-1])
 
 
 def test_an_answer_ends_where_the_context_does(policy):
-    engine = small_engine(policy, max_length=60)
-    (drawn,) = run(engine, engine.generate("e", SYSTEM[:55], sampling=SAMPLING, seed=1, stop_ids=[]))
+    drawn = drawn_by(policy, SYSTEM[:55], max_length=60)
     assert (len(drawn.completion_ids), drawn.finish) == (5, "length")
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"), [({"max_length": 60}, "60 tokens"), ({"max_tokens": 600}, "512 tokens")]
+    ("options", "reason"),
+    [
+        ({"max_length": 60}, "what the engine can keep is 60 tokens"),
+        ({"max_tokens": 600}, "512 tokens"),
+        ({}, "the model's context is 256"),
+    ],
 )
 def test_a_prompt_that_leaves_no_room_is_refused(policy, options, reason):
-    engine = small_engine(policy, **options)
     with pytest.raises(ContextFullError, match=reason):
-        run(engine, engine.generate("e", prompt("long", 512), sampling=SAMPLING, seed=1, stop_ids=[]))
+        drawn_by(policy if options else Policy(make("llama")).eval(), prompt("long", 512), **options)
 
 
-def test_the_models_context_is_the_limit():
-    engine = small_engine(Policy(make("llama")).eval())
-    with pytest.raises(ContextFullError, match="the model's context is 256 tokens"):
-        run(engine, engine.generate("e", prompt("long", 256), sampling=SAMPLING, seed=1, stop_ids=[]))
-
-
-@pytest.mark.parametrize(("ids", "reason"), [([], "empty"), ([5, 10**6], "vocabulary"), ([-1], "vocabulary")])
-def test_prompts_that_are_none_are_refused(policy, ids, reason):
-    engine = small_engine(policy)
+@pytest.mark.parametrize(
+    ("ids", "stop", "reason"),
+    [([], [], "empty"), ([5, 10**6], [], "vocabulary"), ([-1], [], "vocabulary"), ([5], ["x"], "tokenizer")],
+)
+def test_what_cannot_be_sampled_is_refused(policy, ids, stop, reason):
     with pytest.raises(InputError, match=reason):
-        run(engine, engine.generate("e", ids, sampling=SAMPLING, seed=1, stop_ids=[]))
+        drawn_by(policy, ids, stop=stop)
 
 
-def test_stop_texts_without_a_tokenizer_are_refused(policy):
-    engine = small_engine(policy)
-    with pytest.raises(InputError, match="tokenizer"):
-        run(engine, engine.generate("e", [5], sampling=SamplingConfig(stop=["x"]), seed=1, stop_ids=[]))
-
-
-def test_a_caller_who_no_longer_waits_leaves_the_batch(policy):
+async def test_a_caller_who_no_longer_waits_leaves_the_batch(policy):
     engine = small_engine(policy)
     endless = SamplingConfig(max_new_tokens=1500)
-
-    async def impatient():
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(engine.generate("e", SYSTEM, sampling=endless, seed=1, stop_ids=[]), 0.3)
-        drawn = await engine.generate("f", SYSTEM, sampling=SAMPLING, seed=1, stop_ids=[])
-        return drawn, [resident.request for resident in engine.scheduler.residents.values()]
-
-    ((drawn, requests),) = run(engine, impatient())
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(engine.generate("e", SYSTEM, sampling=endless, seed=1, stop_ids=[]), 0.3)
+    drawn = await engine.generate("f", SYSTEM, sampling=SAMPLING, seed=1, stop_ids=[])
+    assert [resident.request for resident in engine.scheduler.residents.values()] == [None, None]
+    await engine.close()
     assert len(drawn.completion_ids) == 16
-    assert requests == [None, None]
 
 
-def test_closing_gives_up_what_is_under_way_and_refuses_what_comes_later(policy):
+async def test_closing_gives_up_what_is_under_way_and_refuses_what_comes_later(policy):
     engine = small_engine(policy)
     endless = SamplingConfig(max_new_tokens=1500)
-
-    async def closed():
-        drawing = asyncio.ensure_future(engine.generate("e", SYSTEM, sampling=endless, seed=1, stop_ids=[]))
-        await asyncio.sleep(0.2)
-        await engine.close()
-        with pytest.raises(EngineError, match="closed"):
-            await drawing
-        with pytest.raises(EngineError, match="closed"):
-            await engine.generate("e", SYSTEM, sampling=SAMPLING, seed=1, stop_ids=[])
-
-    run(engine, closed())
+    drawing = asyncio.ensure_future(engine.generate("e", SYSTEM, sampling=endless, seed=1, stop_ids=[]))
+    await asyncio.sleep(0.2)
+    await engine.close()
+    with pytest.raises(EngineError, match="closed"):
+        await drawing
+    with pytest.raises(EngineError, match="closed"):
+        await engine.generate("e", SYSTEM, sampling=SAMPLING, seed=1, stop_ids=[])
+    await engine.close()
 
 
-def test_a_released_episode_is_forgotten_and_its_answer_given_up(policy):
+async def test_a_released_episode_is_forgotten_and_its_answer_given_up(policy):
     engine = small_engine(policy)
     endless = SamplingConfig(max_new_tokens=1500)
-
-    async def released():
-        drawing = asyncio.ensure_future(engine.generate("e", SYSTEM, sampling=endless, seed=1, stop_ids=[]))
-        await asyncio.sleep(0.2)
-        engine.release("e")
-        with pytest.raises(EngineError, match="released"):
-            await drawing
-        assert engine.scheduler.residents == {} and engine.scheduler.spent == 0
-
-    run(engine, released())
-
-
-def test_a_step_that_breaks_is_told_and_the_engine_goes_on(policy, monkeypatch):
-    engine = small_engine(policy)
-    whole, broken = engine.worker.runner.run, []
-
-    def breaks_once(spans):
-        if not broken:
-            broken.append(True)
-            raise RuntimeError("out of memory")
-        return whole(spans)
-
-    monkeypatch.setattr(engine.worker.runner, "run", breaks_once)
-
-    async def twice():
-        with pytest.raises(EngineError, match="RuntimeError: out of memory"):
-            await engine.generate("e", SYSTEM, sampling=SAMPLING, seed=1, stop_ids=[])
-        return await engine.generate("e", SYSTEM, sampling=SAMPLING, seed=1, stop_ids=[])
-
-    (drawn,) = run(engine, twice())
-    assert len(drawn.completion_ids) == 16
+    drawing = asyncio.ensure_future(engine.generate("e", SYSTEM, sampling=endless, seed=1, stop_ids=[]))
+    await asyncio.sleep(0.2)
+    engine.release("e")
+    with pytest.raises(EngineError, match="released"):
+        await drawing
+    assert engine.scheduler.residents == {} and engine.scheduler.spent == 0
+    await engine.close()
 
 
 @pytest.mark.parametrize("fold", [False, True])
-def test_an_engine_over_a_policy_uses_its_newest_weights_and_leaves_it_as_it_was(fold):
+async def test_an_engine_over_a_policy_uses_its_newest_weights_and_leaves_it_as_it_was(fold):
     policy = Policy.load("tiny", device="cpu", lora=Lora(r=4)).train()
     engine = small_engine(policy, name="before", fold=fold)
-
-    async def around_an_update():
-        first = await engine.generate("e", SYSTEM, sampling=SAMPLING, seed=1, stop_ids=[])
-        with torch.no_grad():
-            for name, weight in policy.named_parameters():
-                if "lora_B" in name:
-                    weight.normal_(std=0.5, generator=torch.Generator().manual_seed(0))
-        engine.renew("after")
-        return first, await engine.generate("e", SYSTEM, sampling=SAMPLING, seed=1, stop_ids=[])
-
-    ((first, second),) = run(engine, around_an_update())
+    first = await engine.generate("e", SYSTEM, sampling=SAMPLING, seed=1, stop_ids=[])
+    with torch.no_grad():
+        for name, weight in policy.named_parameters():
+            if "lora_B" in name:
+                weight.normal_(std=0.5, generator=torch.Generator().manual_seed(0))
+    engine.renew("after")
+    second = await engine.generate("e", SYSTEM, sampling=SAMPLING, seed=1, stop_ids=[])
+    await engine.close()
     assert engine.policy == "after"
     assert first.logprobs != second.logprobs
     assert policy.training

@@ -3,7 +3,6 @@
 Without a GPU the kernels are those of `plain_kernels.py`: what is tested is everything around them.
 """
 
-import asyncio
 import operator
 import sys
 
@@ -129,25 +128,6 @@ def test_stops_lengths_temperatures_and_cuts_are_each_episodes_own():
     assert [each.completion_ids for each in again] == [each.completion_ids for each in drawn]
 
 
-def test_after_the_weights_changed_the_new_ones_are_used():
-    policy = small_policy("llama", lora=True)
-    engine = engine_of(policy, layout="pages")
-
-    async def twice():
-        old = await play(engine, "a", 1, SAMPLING, START)
-        engine.rest()
-        with torch.no_grad():
-            for name, parameter in policy.named_parameters():
-                if "lora_B" in name:
-                    parameter.mul_(-3)
-        engine.renew("new")
-        new = await play(engine, "b", 1, SAMPLING, START)
-        return old, new
-
-    (old, new), *_ = run(engine, twice())
-    assert scored(policy, new) < 1e-4 < scored(policy, old)
-
-
 def test_too_little_memory_drops_idle_episodes():
     policy = small_policy("qwen3")
     engine = engine_of(policy, layout="pages", max_tokens=64 * 8)
@@ -201,24 +181,6 @@ def test_weights_in_32_bits_that_are_computed_in_16_are_followed():
     assert engine.scheduler.store.kv.dtype == torch.bfloat16
     played = run(engine, *(play(engine, f"{i}", 2, SAMPLING, START) for i in range(EPISODES)))
     assert scored(policy, [call for calls in played for call in calls]) < 0.3
-
-
-def test_requests_may_be_given_up_and_come_at_any_time():
-    policy = small_policy("llama")
-    engine = engine_of(policy, layout="pages", max_running=6)
-
-    async def one(i: int):
-        await asyncio.sleep(0.003 * (i % 7))
-        asked = engine.generate(f"{i}", [*prompt(f"{i % 5}", 70), i], sampling=SAMPLING, seed=i, stop_ids=[])
-        if i % 4 == 0:
-            try:
-                return await asyncio.wait_for(asked, 0.002)
-            except TimeoutError:
-                return None
-        return await asked
-
-    drawn = run(engine, *(one(i) for i in range(40)))
-    assert all(each is not None and len(each.completion_ids) == 8 for i, each in enumerate(drawn) if i % 4)
 
 
 @on_cuda

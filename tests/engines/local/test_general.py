@@ -102,15 +102,6 @@ def test_any_course_of_episodes_draws_what_plain_sampling_draws(policy, monkeypa
     assert_plain(policy, player.calls)
 
 
-def test_an_episode_that_found_no_room_is_read_again(hybrid):
-    engine = small_engine(hybrid, layout="general", max_length=150)
-    store = engine.scheduler.store
-    engine.scheduler.budget = 2 * store.cost(150)
-    played = run(engine, *(play(engine, f"{i}", 2, SAMPLING, prompt("system", 40)) for i in range(5)))
-    assert engine.scheduler.num_dropped > 0
-    assert scored(hybrid, [call for calls in played for call in calls]) < 1e-4
-
-
 def scored(policy, calls):
     """How far the answers' log-probabilities are from those that training computes."""
     records = [Call(prompt_ids=ids, completion_ids=drawn.completion_ids) for ids, drawn in calls]
@@ -119,42 +110,16 @@ def scored(policy, calls):
         return max(float((torch.tensor(drawn.logprobs) - again).abs().max()) for (_, drawn), again in pairs)
 
 
-def test_attempts_at_one_task_read_its_prompt_once(policy):
+async def test_attempts_at_one_task_read_its_prompt_once(policy):
     engine = small_engine(policy, layout="general")
     start = prompt("task", 60)
-
-    async def attempts():
-        first = asyncio.ensure_future(engine.generate("0", start, sampling=SAMPLING, seed=0, stop_ids=[]))
-        await first  # what an idle episode has is shared too
-        rest = [engine.generate(f"{i}", start, sampling=SAMPLING, seed=i, stop_ids=[]) for i in range(1, 4)]
-        return [await first, *await asyncio.gather(*rest)]
-
-    (drawn,) = run(engine, attempts())
+    first = asyncio.ensure_future(engine.generate("0", start, sampling=SAMPLING, seed=0, stop_ids=[]))
+    await first  # what an idle episode has is shared too
+    rest = [engine.generate(f"{i}", start, sampling=SAMPLING, seed=i, stop_ids=[]) for i in range(1, 4)]
+    drawn = [await first, *await asyncio.gather(*rest)]
+    await engine.close()
     assert engine.scheduler.num_shared == 3 * 59
     assert_plain(policy, [(start, i, SAMPLING, one) for i, one in enumerate(drawn)])
-
-
-def test_a_history_that_is_rewritten_continues_from_the_last_prompt_end_that_still_fits(hybrid):
-    """A template that drops the reasoning of earlier turns: the prompt is the same up to the answer."""
-    engine = small_engine(hybrid, layout="general")
-    first = prompt("task", 50)
-    second = [*first, *prompt("answer without its reasoning", 8)]
-    third = [*second[:-3], *prompt("another", 9)]
-
-    async def turns():
-        scheduler, calls = engine.scheduler, []
-        for number, ids in enumerate((first, second, third)):
-            before = scheduler.num_kept
-            drawn = await engine.generate("e", ids, sampling=SAMPLING, seed=number, stop_ids=[])
-            calls.append((ids, number, SAMPLING, drawn))
-            kept.append(scheduler.num_kept - before)
-        return calls
-
-    kept: list[int] = []
-    (calls,) = run(engine, turns())
-    # The end of the first prompt, whose last token is read again: a draw follows from it.
-    assert kept == [0, 49, 49]
-    assert_plain(hybrid, calls)
 
 
 def in_turn(engine, *asked):
@@ -170,14 +135,6 @@ def in_turn(engine, *asked):
     return calls
 
 
-def test_snapshots_of_what_was_rewritten_are_not_used_again(hybrid):
-    engine = small_engine(hybrid, layout="general")
-    first = prompt("task", 50)
-    second = [*first, *prompt("more", 34)]
-    third = [*second[:60], *prompt("other", 40)]  # continues after the first 49; the end of the second is gone
-    assert_plain(hybrid, in_turn(engine, ("e", first), ("e", second), ("e", third), ("e", [*third[:90], 7, 8])))
-
-
 def test_an_episode_that_continues_anothers_leaves_it_as_it_was(hybrid):
     engine = small_engine(hybrid, layout="general")
     start = prompt("task", 50)
@@ -189,17 +146,14 @@ def test_an_episode_that_continues_anothers_leaves_it_as_it_was(hybrid):
     assert_plain(hybrid, calls)
 
 
-def test_an_episode_keeps_few_snapshots_and_always_the_earliest(hybrid):
+async def test_an_episode_keeps_few_snapshots_and_always_the_earliest(hybrid):
     engine = small_engine(hybrid, layout="general")
-
-    async def turns():
-        ids = prompt("task", 40)
-        for number in range(6):
-            drawn = await engine.generate("e", ids, sampling=SAMPLING, seed=number, stop_ids=[])
-            ids = [*ids, *drawn.completion_ids, *prompt(f"{number}", 5)]
-        return [one.length for one in engine.scheduler.residents["e"].place.snapshots]
-
-    (lengths,) = run(engine, turns())
+    ids = prompt("task", 40)
+    for number in range(6):
+        drawn = await engine.generate("e", ids, sampling=SAMPLING, seed=number, stop_ids=[])
+        ids = [*ids, *drawn.completion_ids, *prompt(f"{number}", 5)]
+    lengths = [one.length for one in engine.scheduler.residents["e"].place.snapshots]
+    await engine.close()
     assert len(lengths) == SNAPSHOTS
     # Turns have 4 tokens of answer and 5 of observation; the last prompt's end but one is the newest snapshot.
     assert (lengths[0], lengths[-1]) == (39, 39 + 5 * 9)
@@ -218,24 +172,6 @@ def test_an_adapter_is_sampled_with_and_without_folding():
         assert scored(policy, calls) < 1e-4
         with policy.reference():
             assert scored(policy, calls) > 1e-2
-
-
-def test_new_weights_are_used_after_renew(hybrid):
-    policy = Policy(decoder("lfm2")).eval()
-    engine = small_engine(policy, layout="general")
-
-    async def before_and_after():
-        ids = prompt("system", 30)
-        await engine.generate("e", ids, sampling=SAMPLING, seed=0, stop_ids=[])
-        engine.rest()
-        with torch.no_grad():
-            policy.decoder.embed_tokens.weight.mul_(1.5)
-        engine.renew("new")
-        return ids, await engine.generate("e", ids, sampling=SAMPLING, seed=0, stop_ids=[])
-
-    ((ids, drawn),) = run(engine, before_and_after())
-    assert drawn.policy == "new"
-    assert_plain(policy, [(ids, 0, SAMPLING, drawn)])
 
 
 @pytest.mark.parametrize("continues", [True, False])

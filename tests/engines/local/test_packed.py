@@ -86,31 +86,6 @@ def test_with_some_of_the_cores_layers_stay_as_they_are(layer: nn.Linear, monkey
         torch.set_num_threads(1)
 
 
-def test_a_layer_is_left_as_it_is_with_a_number_of_threads_that_changes_its_bits(
-    layer: nn.Linear, monkeypatch: pytest.MonkeyPatch
-):
-    def product(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
-        # Row by row: on some machines a product has other bits beside other rows.
-        out = torch.cat([nn.functional.linear(row, weight, bias) for row in x.split(1)])
-        return out + len(x) if torch.get_num_threads() == 2 and len(weight) == 40 else out
-
-    monkeypatch.setattr(packed, "_on_arm", lambda: False)
-    monkeypatch.setattr(packed, "X86", True)
-    monkeypatch.setattr(packed, "_pack", lambda weight: weight.detach().clone())
-    monkeypatch.setattr(packed, "_product", product)
-    other = nn.Linear(48, 56)
-    torch.set_num_threads(1)
-    linears = PackedLinears(packable([layer, other]))
-    try:
-        for threads, patched in ((1, [True, True]), (2, [False, True]), (3, [True, True])):
-            torch.set_num_threads(threads)
-            with linears.inside():
-                assert ["forward" in one.__dict__ for one in (layer, other)] == patched
-            assert not any("forward" in one.__dict__ for one in (layer, other))
-    finally:
-        torch.set_num_threads(1)
-
-
 @pytest.mark.bit_exact
 @pytest.mark.skipif(not REAL, reason="this torch cannot pack weights")
 @pytest.mark.parametrize(("outputs", "inputs"), [(192, 576), (576, 1536), (64, 64), (100, 200)])

@@ -2,7 +2,6 @@
 
 from types import SimpleNamespace
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -51,32 +50,6 @@ def test_full_pages_are_shared_and_the_rest_is_copied():
     write(store, two, [-1, -2])
     assert read(store, one) == one.ids
     assert read(store, two) == two.ids
-
-
-def test_who_cuts_back_into_a_shared_page_gets_his_own():
-    store = a_store()
-    one, two = resident_of(store, 2 * PAGE), resident_of(store, 2 * PAGE)
-    write(store, one, list(range(2 * PAGE)))
-    store.copy(one, two, 0, 2 * PAGE)
-    two.ids = list(one.ids)
-    del one.ids[PAGE + 7 :]
-    write(store, one, [-1] * 9)
-    assert read(store, two) == list(range(2 * PAGE))
-    assert read(store, one) == [*range(PAGE + 7), *[-1] * 9]
-
-
-def test_a_freed_page_that_another_holds_stays():
-    store = a_store(num_pages=4)
-    one, two = resident_of(store, 2 * PAGE), resident_of(store, 2 * PAGE)
-    write(store, one, list(range(PAGE)))
-    store.copy(one, two, 0, PAGE)
-    two.ids = list(one.ids)
-    store.free(one)
-    three = resident_of(store, 2 * PAGE)
-    write(store, three, [-1] * (2 * PAGE))
-    assert read(store, two) == list(range(PAGE))
-    with pytest.raises(IndexError):
-        resident_of(store, PAGE)
 
 
 @settings(max_examples=60, deadline=None)

@@ -116,12 +116,6 @@ def client(recorder: Recorder, access: Access | None = None) -> httpx2.AsyncClie
 async def post_to(app: Any, path: str, content: Any) -> Any:
     """The JSON that an application answers, without the cost of a client."""
     parts: list[bytes] = []
-    await post_into(parts, app, path, content)
-    return json.loads(b"".join(parts))
-
-
-async def post_into(parts: list[bytes], app: Any, path: str, content: Any) -> None:
-    """Adds the parts of an application's answer to a list, as they come."""
     given: list[dict[str, Any]] = [{"type": "http.request", "body": json.dumps(content).encode()}]
 
     async def receive() -> dict[str, Any]:
@@ -131,8 +125,8 @@ async def post_into(parts: list[bytes], app: Any, path: str, content: Any) -> No
         parts.append(message.get("body", b""))
 
     headers = [(b"host", b"127.0.0.1")]
-    scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b""}
-    await app(scope, receive, send)
+    await app({"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b""}, receive, send)
+    return json.loads(b"".join(parts))
 
 
 def user(content: str) -> dict[str, str]:

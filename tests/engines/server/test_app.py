@@ -110,10 +110,10 @@ def test_a_stream_has_the_same_parts_then_the_usage_then_done():
     assert deltas[3] == {} and [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * 3 + ["tool_calls"]
 
 
-def test_a_call_in_a_json_block_is_understood_and_counted_as_malformed():
+async def test_a_call_in_a_json_block_is_understood_and_counted_as_malformed():
     said = 'I look.\n```json\n{"name": "look", "arguments": {"at": "shelf"}}\n```'
-
-    async def play(http: httpx2.AsyncClient, recorder: Recorder) -> None:
+    recorder = make_recorder(FakeEngine(say=lambda _: said))
+    async with client(recorder) as http:
         answered = await http.post(f"/s/a{CHAT}", json=body(user("x"), tools=[TOOL]))
         [choice] = answered.json()["choices"]
         assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] == "I look."
@@ -123,11 +123,10 @@ def test_a_call_in_a_json_block_is_understood_and_counted_as_malformed():
         assert [turn.error for turn in trajectory.turns] == ["malformed", "malformed"]
         assert [message.content for message in trajectory.messages] == ["x", said, "a mug", said]
 
-    on(FakeEngine(say=lambda _: said), play)
 
-
-def test_a_session_is_a_path_or_a_header():
-    async def play(http: httpx2.AsyncClient, recorder: Recorder) -> None:
+async def test_a_session_is_a_path_or_a_header():
+    recorder = make_recorder(FakeEngine())
+    async with client(recorder) as http:
         await http.post(f"/s/a{CHAT}", json=body(user("one")))
         await http.post(CHAT, json=body(user("one")), headers={"X-Session-ID": "a"})
         assert len(recorder.session("a").calls) == 2
@@ -139,18 +138,14 @@ def test_a_session_is_a_path_or_a_header():
         await http.post(f"/s/b{CHAT}", json=body(user("one")))
         assert (await http.post("/s/b/end")).json()["success"] is None
 
-    on(FakeEngine(), play)
 
-
-def test_models_and_health():
-    async def play(http: httpx2.AsyncClient, _: Recorder) -> None:
+async def test_models_and_health():
+    async with client(make_recorder(FakeEngine())) as http:
         for path in ("/v1/models", "/s/a/v1/models"):
             assert [one["id"] for one in (await http.get(path)).json()["data"]] == ["fake"]
         assert (await http.get("/v1/models/fake")).json()["id"] == "fake"
         assert error_of(await http.get("/v1/models/other"))[0] == 404
         assert (await http.get("/health")).json() == {"status": "ok", "open_sessions": 0, "in_flight": 0}
-
-    on(FakeEngine(), play)
 
 
 @pytest.mark.parametrize(
@@ -160,13 +155,13 @@ def test_models_and_health():
         (CHAT, b"", 400, "the body is not JSON"),
         (CHAT, {"messages": "hello"}, 400, "messages is 'hello'"),
         (CHAT, body(user("x"), n=1000), 400, "n is 1000: Input should be less than or equal to 1"),
-        (f"/s/a%2fb{CHAT}", body(user("x")), 404, "there is nothing at"),
+        (f"/s/a%2fb{CHAT}", body(user("x")), 404, "is not possible here; chat completions are at"),
         (f"/s/a b{CHAT}", body(user("x")), 400, "a session's name"),
         ("/s/..%00/end", {}, 400, "a session's name"),
         ("/s/a/end", {"success": "maybe"}, 400, "success is 'maybe': Input should be a valid boolean"),
         ("/s/a/end", {}, 400, "no finished call"),
         ("/v1/completions", body(user("x")), 404, "/v1/chat/completions"),
-        ("/v1/models", {}, 405, "POST is not possible here"),
+        ("/v1/models", {}, 405, "POST /v1/models is not possible here"),
     ],
 )
 def test_every_mistake_gets_a_sentence(path: str, content: Any, status: int, words: str):
@@ -212,10 +207,9 @@ def test_a_body_that_never_comes_is_given_up(monkeypatch: pytest.MonkeyPatch):
     assert error_of(on(FakeEngine(), play))[0] == 408
 
 
-def test_a_key_is_asked_for_where_there_is_one():
+async def test_a_key_is_asked_for_where_there_is_one():
     key = "a-key-of-16-chars"
-
-    async def play(http: httpx2.AsyncClient, _: Recorder) -> None:
+    async with client(make_recorder(FakeEngine()), Access(None, key)) as http:
         for header in (
             {},
             {"authorization": "Bearer wrong"},
@@ -226,8 +220,6 @@ def test_a_key_is_asked_for_where_there_is_one():
         right = {"authorization": f"Bearer {key}"}
         assert (await http.post(CHAT, json=body(user("x")), headers=right)).status_code == 200
         assert (await http.get("/health")).status_code == 200
-
-    on(FakeEngine(), play, Access(None, key))
 
 
 def test_an_address_that_others_can_reach_needs_a_key(monkeypatch: pytest.MonkeyPatch):

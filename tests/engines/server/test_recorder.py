@@ -81,7 +81,6 @@ async def test_a_session_that_cannot_be_ended_keeps_no_other_open():
 async def test_floods_are_refused_and_those_before_are_answered(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "MAX_IN_FLIGHT", 3)
     monkeypatch.setattr(module, "MAX_SESSIONS", 4)
-
     recorder = make_recorder(engine := FakeEngine(gate=asyncio.Event()))
     waiting = [asyncio.create_task(recorder.answer(f"s{n}", ask("one"))) for n in range(5)]
     while len(engine.asked) < 3:

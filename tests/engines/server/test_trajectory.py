@@ -43,28 +43,27 @@ def test_a_conversation_is_a_start_and_its_turns():
     assert trajectory.info["agent"] == "fake" and trajectory.info["completion_tokens"] == 14
 
 
-def test_a_sub_agent_between_two_turns_is_not_part_of_the_conversation():
-    trajectory = record(played(["one"], ["a side question"], ["one", "{1}", "two"]))
-    assert texts(trajectory.messages) == ["one", "reply 1", "two", "reply 3"]
-    assert [texts(turn.prompt) for turn in trajectory.turns] == [None, ["a side question"], None]
+LEFT, RIGHT = ["one", "{1}", "left"], ["one", "{1}", "right"]
 
 
-def test_the_longest_chain_is_the_conversation_even_if_it_began_later():
-    trajectory = record(played(["write a title"], ["one"], ["one", "{2}", "two"]))
-    assert texts(trajectory.messages) == ["one", "reply 2", "two", "reply 3"]
-    assert texts(trajectory.turns[0].prompt) == ["write a title"]
-
-
-def test_of_two_branches_the_longer_one_is_the_conversation():
-    session = played(["one"], ["one", "{1}", "left"], ["one", "{1}", "right"], ["one", "{1}", "right", "{3}", "on"])
-    trajectory = record(session)
-    assert texts(trajectory.messages) == ["one", "reply 1", "right", "reply 3", "on", "reply 4"]
-    assert texts(trajectory.turns[1].prompt) == ["one", "reply 1", "left"]
-
-
-def test_of_equal_branches_the_first_is_the_conversation():
-    trajectory = record(played(["one"], ["one", "{1}", "left"], ["one", "{1}", "right"]))
-    assert texts(trajectory.messages) == ["one", "reply 1", "left", "reply 2"]
+@pytest.mark.parametrize(
+    ("requests", "conversation", "prompts"),
+    [
+        ([["one"], ["aside"], ["one", "{1}", "two"]], ["one", "reply 1", "two", "reply 3"], [None, ["aside"], None]),
+        ([["title"], ["one"], ["one", "{2}", "two"]], ["one", "reply 2", "two", "reply 3"], [["title"], None, None]),
+        (
+            [["one"], LEFT, RIGHT, [*RIGHT, "{3}", "on"]],
+            ["one", "reply 1", "right", "reply 3", "on", "reply 4"],
+            [None, ["one", "reply 1", "left"], None, None],
+        ),
+        ([["one"], LEFT, RIGHT], ["one", "reply 1", "left", "reply 2"], [None, None, ["one", "reply 1", "right"]]),
+    ],
+    ids=["a sub-agent", "one that began later", "the longer branch", "the first of equal branches"],
+)
+def test_the_longest_chain_is_the_conversation(requests: Any, conversation: list[str], prompts: Any):
+    trajectory = record(played(*requests))
+    assert texts(trajectory.messages) == conversation
+    assert [texts(turn.prompt) for turn in trajectory.turns] == prompts
 
 
 def test_every_call_keeps_its_exact_tokens_through_the_file_format():

@@ -132,11 +132,6 @@ def test_chat_completions_are_exact_calls(url, policy, prompt, template, at_hand
         assert answer.message.content == call.text == "The capital of France"
 
 
-def test_an_unfinished_answer_is_said_to_be_cut(url):
-    (answer,) = chat(url, max_new_tokens=3, temperature=0)
-    assert (answer.finish, len(answer.call.completion_ids), answer.message.content) == ("length", 3, "The capital of")
-
-
 def test_a_conversation_that_is_too_long_is_a_full_context(url):
     with pytest.raises(ContextFullError, match="maximum context length"):
         chat(url, [Message(role="user", content="lamp " * CONTEXT)])

@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from bough.chat.builder import CallBuilder
 from bough.chat.template import ChatTemplate, load_template
 from bough.config.groups import SamplingConfig
-from bough.engines.base import ContextFullError, EngineError, Generated
+from bough.engines.base import Generated
 from bough.engines.chat import TemplateEngine
 from bough.engines.vllm import VLLMEngine
 from bough.errors import InputError
 from bough.policy.policy import Policy
-from bough.types import Call, Message, Turn
+from bough.types import Call, Message
 from tests.engines.vllm_environment.adapters import make_adapter
 
 pytestmark = [
@@ -85,13 +84,6 @@ def test_log_probabilities_are_the_models_own_whatever_the_sampling(how, loop, e
     assert difference(policy, prompt, drawn) < TOLERANCE
 
 
-def test_without_temperature_each_token_is_the_likeliest(loop, engine, policy, prompt):
-    drawn = loop.run(draw(engine, prompt, temperature=0))
-    with torch.no_grad():
-        (answers,) = policy.answers(policy.rows([Call(prompt_ids=prompt, completion_ids=drawn.completion_ids)]))
-    assert answers.greedy[0].all()
-
-
 def test_a_seed_fixes_the_answer_in_any_company(loop, engine, prompt):
     async def together() -> list[Generated]:
         return await asyncio.gather(*(draw(engine, prompt, seed=seed) for seed in (7, 8, 9)))
@@ -127,12 +119,6 @@ def test_a_stop_text_ends_the_answer_and_stays_in_it(loop, engine, template, pro
     assert stopped.finish == "stop" and word in text and len(text) < len(whole)
 
 
-def test_a_prompt_that_leaves_no_room_is_a_full_context(loop, engine):
-    with pytest.raises(ContextFullError):
-        loop.run(draw(engine, [5] * CONTEXT))
-    assert len(loop.run(draw(engine, [5] * (CONTEXT - 2), stop_ids=[])).completion_ids) == 2
-
-
 def test_what_turns_share_is_computed_once(loop, engine, template):
     chat = TemplateEngine(engine, template, SamplingConfig(max_new_tokens=40, temperature=0.8)).open("long", seed=5)
     messages = [Message(role="user", content="Tell me about the trees of the north. " * 12)]
@@ -147,14 +133,6 @@ def test_what_turns_share_is_computed_once(loop, engine, template):
     # The last token was drawn, never read; of the rest, whole blocks are kept.
     assert middle == before
     assert engine.num_cached_tokens - middle == (len(known) - 1) // BLOCK * BLOCK
-
-
-def test_a_recorded_call_is_trained_as_it_is(loop, engine, template, policy):
-    chat = TemplateEngine(engine, template, SamplingConfig(max_new_tokens=10)).open("one", seed=3)
-    start = [Message(role="user", content="Where is the lamp?")]
-    answer = loop.run(chat.answer(start, []))
-    (built,) = CallBuilder(template).build(start, [Turn(reply=answer.message, call=answer.call)], [])
-    assert built.call == answer.call and answer.call is not None and answer.call.policy == engine.policy
 
 
 def test_a_new_adapter_speaks_from_the_next_answer_on(loop, engine, prompt, tmp_path):
@@ -193,21 +171,8 @@ def test_an_answer_under_way_ends_with_the_adapter_it_began_with(loop, engine, p
     assert difference(two, prompt, new) < TOLERANCE
 
 
-def test_an_adapter_that_does_not_fit_is_refused(loop, engine, tmp_path):
-    make_adapter(tmp_path / "wide", seed=1, rank=2 * RANK)
-    with pytest.raises(InputError, match="rank 16, and vLLM was started for adapters of rank 8"):
-        loop.run(engine.load_adapter(tmp_path / "wide"))
-    with pytest.raises(InputError, match="contains no LoRA adapter"):
-        loop.run(engine.load_adapter(tmp_path))
-
-
 def test_an_unknown_option_is_refused_before_anything_starts(loop):
     with pytest.raises(InputError, match="vLLM has no option max_model_length"):
         loop.run(VLLMEngine.load("smollm2", max_model_length=5))
     with pytest.raises(InputError, match="generation_config is set by Bough"):
         loop.run(VLLMEngine.load("smollm2", generation_config="auto"))
-
-
-def test_a_broken_request_is_an_engine_error(loop, engine):
-    with pytest.raises(EngineError, match="vLLM gave up"):
-        loop.run(draw(engine, [10**7]))

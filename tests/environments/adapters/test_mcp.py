@@ -1,4 +1,3 @@
-import asyncio
 import gzip
 import json
 import sys
@@ -8,8 +7,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -18,7 +16,7 @@ from bough.environments.base import EnvironmentFailedError
 from bough.environments.registry import find
 from bough.errors import InputError
 from bough.types import Task, ToolCall
-from tests.environments.adapters.playing import ScriptedAgent, collected, played, problems
+from tests.environments.adapters.playing import ScriptedAgent, collected, played
 from tests.later import Later
 
 for package in ("mcp", "uvicorn"):
@@ -119,10 +117,6 @@ def test_invalid_arguments_and_unknown_tools_are_answered_and_counted(url: str):
     assert hidden.error == "tool_misuse", "the task offers one tool only"
 
 
-def test_the_contract_is_kept(url: str):
-    assert problems(find(url), [task(ASK)]) == []
-
-
 def test_a_server_that_dies_is_its_own_failure_with_its_last_words():
     tally, kept = collected(find(STDIO), [task(ASK)], ScriptedAgent(call("crash")))
     assert tally.faults == {"environment": 1} and not kept
@@ -134,21 +128,6 @@ def test_a_server_that_does_not_speak_the_protocol_is_given_up(caplog: pytest.Lo
     with pytest.raises(EnvironmentFailedError, match="the MCP server cannot be reached: "):
         played(nonsense, task(ASK))
     assert [record.name for record in caplog.records if record.name.startswith("mcp")] == [], "only our error is shown"
-
-
-def test_a_server_that_lists_tools_for_ever_is_given_up():
-    class Endless:
-        async def list_tools(self, cursor: str | None) -> Any:
-            return SimpleNamespace(tools=[], next_cursor=f"{cursor}"[:3])
-
-    async def listed() -> None:
-        connection = mcp_client.McpConnection("python")
-        connection._client = cast(Any, Endless())
-        connection._holder = cast(Any, asyncio.get_running_loop().create_future())
-        await connection.tools()
-
-    with pytest.raises(EnvironmentFailedError, match="does not list its tools: ValueError: it has more than 10,000"):
-        asyncio.run(listed())
 
 
 def test_a_slow_server_is_not_held_against_the_agent(url: str, monkeypatch: pytest.MonkeyPatch):

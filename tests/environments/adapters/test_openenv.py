@@ -70,14 +70,6 @@ def test_an_environment_of_the_mcp_kind_offers_its_tools(shop: str):
     assert won.terminated and won.success and won.reward == 1.0
 
 
-def test_the_tools_are_listed_before_the_reset():
-    server = OpenEnvServer("shop")
-    with running(server) as name:
-        played(find(name), TASK)
-    assert [message.get("data") for message in server.received] == [{"type": "list_tools"}, {"seed": 7}, None]
-    assert server.received[-1] == {"type": "close"} and server.sessions == 0
-
-
 def test_an_action_of_one_text_is_the_reply_itself():
     schema = {"action": {"properties": {"message": {"type": "string"}, "metadata": {"type": "object"}}}}
     echoed = {"type": "observation", "data": {"observation": {"echo": "hi"}, "reward": 0.1, "done": False}}
@@ -124,22 +116,6 @@ def test_a_server_that_fails_is_not_held_against_the_agent_and_stops_nothing(gue
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [
-        "[" * 100_000,
-        '{"type": "observation", "data": {"observation": {}, "reward": 1' + "0" * 400 + "}}",
-        '{"type": "observation", "data": {"observation": {}, "reward": NaN}}',
-    ],
-    ids=["deep", "huge", "nan"],
-)
-def test_a_hostile_answer_is_the_servers_failure(answer: str):
-    server = OpenEnvServer("guess", answers=[({"type": "step", "data": {"guess": 1}}, None)])
-    server.answers = {sent: answer if received == "null" else received for sent, received in server.answers.items()}
-    with running(server) as name, pytest.raises(EnvironmentFailedError, match="answered step with"):
-        played(find(name), TASK, call("act", guess=1))
-
-
-@pytest.mark.parametrize(
     ("data", "won"),
     [
         ({"reward": 1, "done": True}, True),
@@ -149,6 +125,8 @@ def test_a_hostile_answer_is_the_servers_failure(answer: str):
         ({"reward": 1, "done": 1}, None),
         ({"reward": "1", "done": True}, None),
         ({"reward": [1], "done": True}, None),
+        ({"reward": 10**400, "done": True}, None),
+        ({"reward": float("nan"), "done": True}, None),
     ],
 )
 def test_an_end_is_true_or_false_and_a_reward_is_a_number(data: dict[str, Any], won: bool | None):

@@ -1,12 +1,10 @@
 """The adapter of verifiers against a stand-in. verifiers itself: `verifiers_environment`."""
 
 import asyncio
-import os
 import sys
 from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -154,20 +152,6 @@ def test_splits_share_no_task_and_a_seed_fixes_the_order():
         list(tasks_of(found, options={}, split="test"))
 
 
-def test_the_same_task_at_another_place_is_in_the_same_split(monkeypatch: pytest.MonkeyPatch):
-    class Doubled(stand_in.Words):
-        def __iter__(self) -> Iterator[stand_in.Task]:
-            yield from (
-                stand_in.Task(stand_in.Data(idx=number, prompt=f"Say {number // 2}."))
-                for number in range(self.config.size)
-            )
-
-    monkeypatch.setitem(stand_in.TASKSETS, "words", Doubled)
-    unseen = tasks_of(find("verifiers:words"), options={"taskset": {"size": 100}}, split="unseen")
-    prompts = [task.data["prompt"] for task in unseen]
-    assert prompts and all(prompts.count(one) == 2 for one in prompts)
-
-
 @pytest.mark.parametrize(
     ("taskset", "options", "said"),
     [
@@ -187,20 +171,6 @@ def test_options_that_cannot_be_used_are_refused(taskset: str, options: dict[str
 def test_code_runs_in_a_container_or_with_leave():
     for options in ({"runtime": "docker", "harness": "bash"}, {"harness": "bash"}):
         assert words(agent=options, allow_local_code="runtime" not in options)
-
-
-def test_uv_of_the_environment_is_put_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    need_uv = import_module(f"{ADAPTERS}.verifiers").need_uv
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    monkeypatch.setitem(sys.modules, "uv", None)
-    with pytest.raises(InputError, match="pip install uv"):
-        need_uv()
-    uv = ModuleType("uv")
-    vars(uv)["find_uv_bin"] = lambda: str(tmp_path / "uv")
-    monkeypatch.setitem(sys.modules, "uv", uv)
-    monkeypatch.setenv("PATH", "/bin")
-    need_uv()
-    assert os.environ["PATH"] == f"{tmp_path}{os.pathsep}/bin"
 
 
 def test_an_unknown_taskset_is_said():

@@ -152,14 +152,9 @@ def _load_harness(config: HarnessConfig) -> Any:
     return SimpleNamespace(config=config, NEEDS_CONTAINER=False, EXECUTES_CODE=config.id == "bash")
 
 
-@asynccontextmanager
-async def _provision_runtime(config: Any) -> AsyncIterator[None]:
-    yield
-
-
 def install(patch: pytest.MonkeyPatch) -> None:
     """Makes it importable; the adapter is imported again with it."""
-    v1, loaders, runtimes = ModuleType("verifiers.v1"), ModuleType("loaders"), ModuleType("runtimes")
+    v1, loaders = ModuleType("verifiers.v1"), ModuleType("loaders")
     vars(v1).update(
         AgentConfig=AgentConfig,
         SubprocessConfig=SubprocessConfig,
@@ -174,7 +169,6 @@ def install(patch: pytest.MonkeyPatch) -> None:
         task_type=lambda id: InContainers if id == "containers" else Task,
     )
     vars(loaders)["taskset_class"] = TASKSETS.__getitem__
-    vars(runtimes)["provision_runtime"] = _provision_runtime
     package, tools = ModuleType("verifiers"), ModuleType("verifiers.v1.utils")
     vars(package)["v1"] = v1
     for name, module in {
@@ -182,7 +176,6 @@ def install(patch: pytest.MonkeyPatch) -> None:
         "verifiers.v1": v1,
         "verifiers.v1.utils": tools,
         "verifiers.v1.utils.loaders": loaders,
-        "verifiers.v1.runtimes": runtimes,
     }.items():
         patch.setitem(sys.modules, name, module)
     for name in ADAPTER:

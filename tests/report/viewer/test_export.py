@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from bough.errors import InputError
-from bough.report.viewer.export import export, key
 from bough.report.viewer.index import Index
-from bough.report.viewer.server import FolderAnswers
+from bough.report.viewer.server import FolderAnswers, export, key
 from tests.report.viewer.conftest import Server
 from tests.report.viewer.hostile import fill_hostile
 from tests.report.viewer.tab import Tab

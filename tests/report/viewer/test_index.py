@@ -80,12 +80,6 @@ def test_bad_rows_are_counted_by_reason_and_the_rest_is_shown(tmp_path: Path, ma
     assert index.problems() == [{"file": "a.jsonl", "reasons": {"not_json": 2, "unknown_format": 1}}]
 
 
-def test_the_index_is_not_in_the_folder(tmp_path: Path):
-    write(tmp_path / "run/a.jsonl", trajectory("a#0", ["look"]))
-    Index(Root(tmp_path / "run")).catch_up()
-    assert [file.name for file in (tmp_path / "run").iterdir()] == ["a.jsonl"]
-
-
 def test_it_indexes_in_the_background(tmp_path: Path):
     write(tmp_path / "run/a.jsonl", *[trajectory(f"a#{n}", ["look"]) for n in range(450)])
     index = Index(Root(tmp_path / "run"))

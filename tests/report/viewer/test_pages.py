@@ -36,20 +36,6 @@ async def test_from_the_runs_page_to_an_evaluation_and_its_episodes(server: Serv
     assert await tab.evaluate("[...document.querySelectorAll('tbody .outcome')].every(e => e.innerText === 'failure')")
 
 
-async def test_the_curves_of_a_training_run(server: Server, tab: Tab):
-    await tab.goto(f"{server.address}#/training")
-    assert await tab.evaluate("[...document.querySelectorAll('.chart b')].map(e => e.innerText)") == [
-        "loss",
-        "margin",
-    ]
-    assert "0.51" in await tab.text(".chart .readout")
-    assert await tab.evaluate("document.querySelectorAll('.chart')[1].querySelectorAll('path.line').length") == 2
-    label = await tab.evaluate("document.querySelector('.chart svg').getAttribute('aria-label')")
-    assert label == "loss: from 0.693 at step 1 to 0.51 at step 9"
-    await tab.click("details.more:has(.settings) summary")
-    assert "train_file" in await tab.text(".settings")
-
-
 async def test_branches_of_a_session_are_marked(tmp_path: Path, tab: Tab):
     question = Message(role="user", content="a question of its own")
     turns = [turn("look"), turn("go", prompt=[question]), turn("stay")]
@@ -237,31 +223,6 @@ async def test_a_phone_shows_every_page_without_sideways_scrolling(server: Serve
         await tab.size(1280, 860)
 
 
-# What a narrow screen shows of a table: the label of each cell, and the headings to sort by.
-LABELS = """[...document.querySelectorAll('tbody tr')].slice(0, 1).flatMap(tr => [...tr.children]).map(cell =>
-    [getComputedStyle(cell, '::before').content.replaceAll('"', ''), cell.getClientRects().length > 0])"""
-
-
-async def test_on_a_phone_every_cell_says_its_column_and_lists_can_be_sorted(server: Server, tab: Tab):
-    await tab.size(390, 800, mobile=True)
-    try:
-        await tab.goto(f"{server.address}#/trajectories")
-        names = ["outcome", "task", "ending", "reward", "turns", "tokens", "errors", "stage", "agent"]
-        assert await tab.evaluate(LABELS) == [[name, True] for name in names]
-        await tab.click("thead th:nth-child(5) button")
-        await tab.until("document.querySelector('thead th:nth-child(5)').getAttribute('aria-sort') === 'ascending'")
-        await tab.goto(f"{server.address}#/tree?at=04-groups/groups.jsonl%3A1")
-        names = ["attempt ", "outcome", "ending", "reward", "advantage", "turns", "agent"]
-        assert await tab.evaluate(LABELS) == [[name, True] for name in names]
-        await tab.goto(f"{server.address}#/evaluation")
-        names = ["none", "none", "success", "interval", "episodes", "reward", "turns", "tokens", "invalid replies"]
-        assert await tab.evaluate(LABELS) == [[name, True] for name in names]
-        await tab.goto(f"{server.address}#/runs")
-        assert "95% interval" in str(await tab.evaluate(LABELS))
-    finally:
-        await tab.size(1280, 860)
-
-
 async def test_lists_have_a_column_and_a_filter_for_stage_and_agent(server: Server, tab: Tab):
     column = "[...new Set([...document.querySelectorAll('tbody td[data-label={}]')].map(e => e.innerText))]"
     choose = "(e => {{ e.value = {!r}; e.dispatchEvent(new Event('change')); }})(document.querySelector('#filter-{}'))"
@@ -293,20 +254,6 @@ async def test_tool_calls_are_decoded_in_turns_and_in_the_tree(tmp_path: Path, t
         labels = await tab.evaluate("[...document.querySelectorAll('.tree-said')].map(e => e.textContent)")
         assert any(label.startswith('python(code="total') for label in labels)
         assert "tool_call" not in await tab.text()
-
-
-async def test_an_episode_that_failed_is_not_called_done(tmp_path: Path, tab: Tab):
-    write(
-        tmp_path / "run/a.jsonl", trajectory("a#0", ["go"], False, stop="done"), trajectory("a#1", ["go"], stop="done")
-    )
-    with serving(tmp_path / "run") as server:
-        await tab.goto(f"{server.address}#/trajectories")
-        endings = await tab.evaluate("[...document.querySelectorAll('td[data-label=ending]')].map(e => e.innerText)")
-        assert endings == ["ended unsolved", "solved"]
-        await tab.goto(f"{server.address}#/trajectory?at=a.jsonl%3A1")
-        assert await tab.text(".head .lead") == "failure\nended unsolved\na#0"
-        await tab.goto(f"{server.address}#/tree?at=a.jsonl%3A1")
-        assert "ended unsolved" in await tab.text("table") and "done" not in await tab.text("table")
 
 
 async def test_an_empty_page_names_a_command_that_fills_it(tmp_path: Path, tab: Tab):

@@ -1,16 +1,21 @@
 import json
+import re
+import shlex
 import socket
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
+from bough.commands.view import ViewConfig
+from bough.config import flags
 from bough.engines.server.app import listen
 from bough.errors import InputError
-from bough.report.viewer.server import assets, script
+from bough.report.viewer.server import assets, bundle, script
 from tests.report.viewer.conftest import Server, serving
 from tests.report.viewer.hostile import fill_hostile
 from tests.report.viewer.samples import trajectory, write
+from tests.report.viewer.take_screenshots import PICTURES
 from tests.report.viewer.test_security import ask
 
 
@@ -95,3 +100,63 @@ def test_a_taken_port_is_said():
     with pytest.raises(InputError, match="choose another with --port"):
         listen("127.0.0.1", taken.getsockname()[1])
     taken.close()
+
+
+def test_modules_stand_behind_what_they_need_and_share_only_what_they_export():
+    modules = {
+        "main.js": 'import { twice } from "./math.js";\nconst hidden = 3;\nshow(twice(hidden));\n',
+        "math.js": "const hidden = 2;\nexport function twice(x) { return hidden * x; }\nexport const one = 1;\n",
+    }
+    text = bundle(modules, "main.js")
+    assert text.index("module_math = ") < text.index("module_main = ")
+    assert "const { twice } = module_math;" in text and "return { twice, one };" in text
+    assert "import" not in text and "export" not in text
+
+
+def test_circles_and_forms_that_cannot_be_bundled_are_found():
+    circle = {"a.js": 'import { b } from "./b.js";\n', "b.js": 'import { a } from "./a.js";\n'}
+    with pytest.raises(AssertionError, match=r"a.js → b.js → a.js"):
+        bundle(circle, "a.js")
+    for text in ('import * as b from "./b.js";\n', "export default 3;\n", "export { a };\n"):
+        with pytest.raises(AssertionError, match="cannot be bundled"):
+            bundle({"a.js": text}, "a.js")
+
+
+def test_every_script_of_the_page_is_in_the_bundle():
+    scripts = {name: text.decode() for name, text in assets().items() if name.endswith(".js")}
+    text = bundle(scripts, "main.js")
+    for name in scripts:
+        assert f"const module_{name.removesuffix('.js')} = " in text
+
+
+def test_no_asset_names_another_machine():
+    for name, content in assets().items():
+        text = content.decode().replace("http://www.w3.org/2000/svg", "")
+        assert "http://" not in text and "https://" not in text and "//cdn" not in text, name
+        assert "innerHTML" not in text and "document.write" not in text and "eval(" not in text, name
+
+
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "viewer.md").read_text()
+
+
+def test_every_command_is_understood():
+    lines = [line for text in re.findall(r"```sh\n(.*?)```", PAGE, flags=re.DOTALL) for line in text.splitlines()]
+    assert len(lines) == 3
+    for line in lines:
+        words = shlex.split(line)
+        assert words[:2] == ["bough", "view"]
+        flags.parse(ViewConfig, flags.build(ViewConfig, "bough view", ""), words[2:])
+
+
+def test_every_flag_that_is_named_is_one():
+    named = set(re.findall(r"`?(--[a-z][a-z-]*)", PAGE))
+    assert named and named <= {"--" + name.replace("_", "-") for name in ViewConfig.model_fields}
+
+
+def test_every_page_has_its_pictures_at_both_widths_and_they_are_small():
+    named = re.findall(r"!\[[\w ]+\]\((screenshots/[\w-]+\.png)\)", PAGE)
+    assert named == [f"screenshots/{name}{width}.png" for name in PICTURES for width in ("", "-phone")]
+    assert {DOCS / name for name in named} == set((DOCS / "screenshots").iterdir())
+    for name in named:
+        assert 1000 < (DOCS / name).stat().st_size < 100_000

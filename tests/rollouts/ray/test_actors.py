@@ -99,12 +99,6 @@ def test_work_begins_without_a_node_that_cannot_be_used():
     assert launcher.said == ["host-b is left out: no browser"]
 
 
-def test_a_worker_that_never_gets_a_process_is_not_waited_for_forever(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pool_module, "START_S", 0.0)
-    with started(lambda number: Adder("a" if not number else NO_ROOM)) as (actors, _):
-        assert [worker.number for worker in actors.living()] == [1]
-
-
 @dataclass(eq=False)
 class Slow(Adder):
     async def start(self) -> str | None:

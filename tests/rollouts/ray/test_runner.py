@@ -3,19 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from bough.config.groups import AgentConfig, CollectConfig
-from bough.environments.base import Environment, EnvironmentFailedError
+from bough.config.groups import AgentConfig
+from bough.environments.base import EnvironmentFailedError
 from bough.errors import InputError
 from bough.rollouts import ray_pool as pool_module
-from bough.rollouts import ray_workers as runner_module
 from bough.rollouts.collect import collect
 from bough.rollouts.ray import ClusterLostError
-from bough.rollouts.ray_workers import ClusterRunner, collecting_runner, computes
+from bough.rollouts.ray_workers import ClusterRunner, computes
 from tests.rollouts.ray.fakes import NO_ROOM, FakeWorker, Launcher, record
 from tests.rollouts.ray.worlds import attempt
 
@@ -102,42 +99,6 @@ async def test_workers_that_die_while_they_start_are_an_error_not_an_endless_loo
             await runner.play(attempt())
 
 
-async def test_a_long_load_is_said_while_no_worker_is_ready(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pool_module, "FIRST_NOTE_S", 0.0)
-    loaded = asyncio.Event()
-
-    class Slow(FakeWorker):
-        async def start(self) -> str | None:
-            await loaded.wait()
-            return None
-
-    launcher = Launcher(lambda _: Slow())
-    async with running(launcher, timeout_s=0.1) as runner:
-        await until(lambda: launcher.said)
-        loaded.set()
-        assert (await runner.play(attempt()))[0] == record(attempt())
-    assert launcher.said == ["2 workers are loading; none is ready after 0 s"]
-
-
-@pytest.mark.parametrize(("tasks", "attempts", "planned"), [(2, 1, 2), (2, 2, 4), (9, 9, 16)])
-async def test_a_short_collection_has_no_more_workers_than_episodes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tasks: int, attempts: int, planned: int
-):
-    given = []
-
-    @asynccontextmanager
-    async def noted(*_: Any, concurrency: int, **__: Any) -> AsyncIterator[None]:
-        given.append(concurrency)
-        yield
-
-    monkeypatch.setattr(runner_module, "cluster_runner", noted)
-    config = CollectConfig(
-        environment="household", tasks=tasks, attempts=attempts, concurrency=16, cluster="auto", output=tmp_path
-    )
-    async with collecting_runner(config, Environment):
-        assert given == [planned]
-
-
 async def test_new_weights_reach_all_workers_also_those_that_start_later():
     launcher = Launcher(lambda _: FakeWorker())
     async with running(launcher) as runner:
@@ -155,18 +116,10 @@ async def test_new_weights_reach_all_workers_also_those_that_start_later():
 
 
 class Raises(FakeWorker):
-    """An error of its code while it gets weights: the first, or all later ones."""
-
-    first: bool = True
+    """An error of its code while it gets weights."""
 
     async def renew(self, name, weights):
-        if self.first or self.weights:
-            raise RuntimeError("these are not weights")
-        await super().renew(name, weights)
-
-
-class RaisesLater(Raises):
-    first = False
+        raise RuntimeError("these are not weights")
 
 
 async def test_an_error_of_the_code_that_starts_a_worker_ends_the_wait_for_workers():
@@ -176,15 +129,6 @@ async def test_an_error_of_the_code_that_starts_a_worker_ends_the_wait_for_worke
             with pytest.raises(RuntimeError, match="these are not weights"):
                 await runner.play(attempt())
         await asyncio.gather(renewing, return_exceptions=True)
-
-
-async def test_an_error_of_the_code_that_takes_weights_ends_the_run():
-    async with running(Launcher(lambda _: RaisesLater()), workers=1) as runner:
-        await runner.renew("step-1", "w1")
-        await runner.play(attempt(1))
-        await asyncio.gather(runner.renew("step-2", "w2"), return_exceptions=True)
-        with pytest.raises(RuntimeError, match="these are not weights"):
-            await runner.play(attempt(2))
 
 
 class Fails(FakeWorker):

@@ -1,17 +1,6 @@
-import os
-
 import pytest
 
 from bough.sandbox.inside import frames
-
-
-def test_a_message_goes_through_a_pipe():
-    reading, writing = os.pipe()
-    frames.send(writing, {"a": "é\ud800"})
-    os.close(writing)
-    assert frames.receive(reading) == {"a": "é\ud800"}
-    assert frames.receive(reading) is None
-    os.close(reading)
 
 
 def test_a_message_is_none_until_it_is_whole():

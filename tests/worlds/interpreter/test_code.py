@@ -34,12 +34,6 @@ def block(text: str) -> str:
     return f"Here it is:\n```python\n{text}\n```\nDone."
 
 
-def test_tests_are_split_into_statements():
-    text = "def check(candidate):\n    x = 1\n    assert candidate(x)\n\ncheck(add)"
-    assert statements.split(text) == ["x = 1", "assert candidate(x)"]
-    assert statements.split(["assert a", "b = 2\nassert b"]) == ["assert a", "b = 2", "assert b"]
-
-
 @pytest.mark.parametrize(
     ("text", "found"),
     [
@@ -79,15 +73,12 @@ def test_a_slow_test_costs_itself_alone(grade: Any, monkeypatch: pytest.MonkeyPa
     assert slow.score == 0.5 and "took too long" in slow.details["reason"]
 
 
-def test_setup_statements_and_tests_without_a_candidate_work(grade: Any):
-    tests = Exam(statements.split(["expected = 6", "assert double(3) == expected", "assert double(0) == 1"]))
-    assert grade(block("def double(x):\n    return 2 * x"), tests).score == 0.5
-
-
 def test_a_prelude_stands_before_the_program(grade: Any):
     prelude = "class Node:\n    def __init__(self, value):\n        self.value = value\n"
     tests = Exam(["assert candidate(3).value == 3"], "Solution().make", prelude)
     assert grade(block("class Solution:\n    def make(self, x):\n        return Node(x)"), tests).score == 1
+    tests = Exam(statements.split(["expected = 6", "assert double(3) == expected", "assert double(0) == 1"]))
+    assert grade(block("def double(x):\n    return 2 * x"), tests).score == 0.5
 
 
 def test_published_solutions_pass_their_tests_and_empty_ones_do_not(grade: Any):
@@ -103,6 +94,9 @@ def test_published_solutions_pass_their_tests_and_empty_ones_do_not(grade: Any):
 def test_what_counts_as_a_test():
     helper = "def near(a, b):\n    assert abs(a - b) < 1"
     indirect = "def close(a):\n    near(a, 1)"
+    text = "def check(candidate):\n    x = 1\n    assert candidate(x)\n\ncheck(add)"
+    assert statements.split(text) == ["x = 1", "assert candidate(x)"]
+    assert statements.split(["assert a", "b = 2\nassert b"]) == ["assert a", "b = 2", "assert b"]
     sources = ["assert a", "b = 2", "for i in x:\n    assert i", helper, indirect, "close(f(1))", "assert_equal(a, b)"]
     sources += ["assertion = 3", "text = 'assert x'", "class A:\n    def f(self):\n        assert 1"]
     counted = [source for source, counts in statements.marked(sources) if counts]
@@ -120,16 +114,6 @@ def test_hostile_texts_do_not_hurt_the_host():
 
 
 CALL = '{"limit_s": 5.0}\n{"do": "call"}'
-
-
-def test_an_answer_is_passed_on_unread():
-    async def play(text: str) -> str:
-        box = Exchange()
-        box.answers.put_nowait(text)
-        return await box.from_tests(CALL)
-
-    for text in ("", "nonsense", "[" * 100_000, '{"value": {"value": [0], "heap": [["array", "<i8", [9, 9, 9]]]}}'):
-        assert asyncio.run(play(text)) == text
 
 
 def test_a_program_that_has_ended_or_is_late_answers_no_more(monkeypatch: pytest.MonkeyPatch):

@@ -1,7 +1,6 @@
 import asyncio
 import json
 import time
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from bough.errors import InputError
 from bough.sandbox.base import BrokenError, NoSandboxError, Result, SandboxError, SandboxLimits
 from bough.sandbox.worker import SandboxWorker
 from bough.types import Task, ToolCall
-from bough.worlds.interpreter import Grade, code, environment, math, reasoning
+from bough.worlds.interpreter import Grade, code, environment, math
 from bough.worlds.interpreter.environment import TOOL, Interpreter
 
 MATH = Task(id="m", data={"kind": "math", "problem": "2 + 2?", "answer": "4"})
@@ -59,12 +58,6 @@ def test_code_is_run_its_names_live_on_and_the_answer_is_graded():
     assert end.info == {"grade": {"answer": "4"}, "tool_calls": 2}
 
 
-def test_without_persistence_each_call_starts_from_nothing():
-    task = Task(id="m", data={**MATH.data, "persistent": False})
-    _, _, second = played(task, call("x = 2"), call("'x' in globals()"))
-    assert second.messages[0].content == "False"
-
-
 def test_several_calls_have_a_result_each():
     _, both = played(MATH, call("1") + call("1 / 0"))
     assert [message.content.splitlines()[-1] for message in both.messages] == [
@@ -80,11 +73,16 @@ def test_a_wrong_answer_and_none_at_all_end_with_nothing():
 
 
 def test_broken_calls_are_told_and_the_episode_goes_on():
-    _, broken, unknown, end = played(
-        MATH, '<tool_call>{"name": "code_interpreter"', '<tool_call>{"name": "bash"}</tool_call>', "\\boxed{4}"
-    )
+    wrong = [ToolCall(name="bash", arguments={"code": "1"}), ToolCall(name=TOOL)]
+    wrong += [ToolCall(name=TOOL, arguments=given) for given in ({"code": 1}, {"code": "1", "language": "c"})]
+    calls = "".join(map(tool_calls.call_text, wrong))
+    _, broken, unknown, end = played(MATH, '<tool_call>{"name": "code_interpreter"', calls, "\\boxed{4}")
     assert broken.error == "malformed" and "not closed" in broken.text and not broken.done
     assert unknown.error == "tool_misuse" and unknown.messages[0].role == "tool" and not unknown.done
+    assert "there is no tool 'bash'" in unknown.messages[0].content
+    assert {message.content for message in unknown.messages[1:]} == {
+        'Error: code_interpreter takes one argument, "code", a text.'
+    }
     assert end.success and end.info["tool_calls"] == 0
 
 
@@ -156,9 +154,7 @@ def test_a_file_gives_each_of_its_problems_once_over_all_splits(tmp_path: Path):
     assert 65 <= len(train[0]) <= 92
 
 
-def test_a_file_and_generators_at_once_are_refused(tmp_path: Path):
-    with pytest.raises(InputError, match="cannot both be given"):
-        next(Interpreter.tasks(Interpreter.Options(file=tmp_path, reasoning=["chain_sum"])))
+def test_an_empty_file_is_refused(tmp_path: Path):
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(InputError, match="contains no problem"):
         next(Interpreter.tasks(Interpreter.Options(file=tmp_path / "empty.jsonl")))
@@ -222,11 +218,9 @@ def test_a_grader_that_raises_makes_a_wrong_answer(monkeypatch: pytest.MonkeyPat
     assert end.reward == 0.0 and end.info["grade"] == {"reason": "the grader failed: RecursionError: too deep"}
 
 
-@pytest.mark.parametrize("persistent", [True, False])
-def test_all_calls_of_a_reply_share_less_than_the_time_of_a_step(persistent: bool):
-    task = Task(id="m", data={**MATH.data, "persistent": persistent})
+def test_all_calls_of_a_reply_share_less_than_the_time_of_a_step():
     stubborn = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(100)"
-    _, slow, after = played(task, call(stubborn) + call("1") + call("2"), call("3"), step_timeout_s=2.0)
+    _, slow, after = played(MATH, call(stubborn) + call("1") + call("2"), call("3"), step_timeout_s=2.0)
     first, *others = [message.content for message in slow.messages]
     assert "ran longer than 1.4 s" in first or "broke the interpreter" in first
     assert others == ["Error: not run. All calls of one reply share 1.4 s, and they are used up."] * 2
@@ -241,26 +235,20 @@ def test_a_program_that_sleeps_through_its_tests_ends_before_the_step_does():
 
 
 BUSY_S = 5.0
-REASONING = {"generator": "chain_sum", "seed": 3, "index": 1}
 # A task, the right reply, and the pools that the reply needs.
-WAITING: dict[str, tuple[dict[str, Any], str, tuple[Any, ...]]] = {
-    "math": (
+WAITING: list[tuple[dict[str, Any], str, tuple[Any, ...]]] = [
+    (
         {"kind": "math", "problem": "Expand (x+1)^2.", "answer": "x^2+2x+1"},
         "\\boxed{1+2x+x^2}",
         (("math", SandboxLimits(), {"warm_up": math.WARM_UP}),),
     ),
-    "reasoning": (
-        {"kind": "reasoning", **REASONING},
-        "",
-        (("reasoning", reasoning.LIMITS, {"warm_up": reasoning.WARM_UP}),),
-    ),
-    "code": (
+    (
         {"kind": "code", "problem": "Write f.", "tests": ["assert f(1) == 2"]},
         "```python\ndef f(x): return x + 1\n```",
         (("program", code.LIMITS, {"hidden": True}), ("tests", code.LIMITS, {})),
     ),
-    "tool": (MATH.data, call("2 + 2"), (("tool", Interpreter(MATH).limits, {"hidden": True}),)),
-}
+    (MATH.data, call("2 + 2"), (("tool", Interpreter(MATH).limits, {"hidden": True}),)),
+]
 
 
 async def play_while_busy(data: dict[str, Any], reply: str, pools: tuple[Any, ...]) -> tuple[Observation, float]:
@@ -268,7 +256,7 @@ async def play_while_busy(data: dict[str, Any], reply: str, pools: tuple[Any, ..
 
     async def occupy(use: str, limits: SandboxLimits, more: dict[str, Any]) -> None:
         runner = environment.shared(use, limits, **more)
-        if use in ("math", "reasoning"):
+        if use == "math":
             await runner.run(f"import time; time.sleep({BUSY_S})")
         else:
             async with runner.session() as session:
@@ -289,44 +277,22 @@ async def play_while_busy(data: dict[str, Any], reply: str, pools: tuple[Any, ..
         await world.close()
 
 
-@pytest.fixture(scope="module")
-def waited() -> dict[str, tuple[Observation, float]]:
-    """Every kind of task, all at the same time: each waits for pools of its own."""
-    wanted = dict(WAITING)
-    data, _, pools = wanted.pop("reasoning")
-    with suppress(ImportError):
-        import reasoning_gym
-
-        entry = reasoning_gym.create_dataset("chain_sum", seed=3, size=reasoning.BATCH)[1]
-        reply = f"<answer>{entry['answer']}</answer>"
-        wanted["reasoning"] = {**data, "problem": entry["question"]}, reply, pools
+def test_waiting_for_a_sandbox_neither_fails_the_agent_nor_loses_the_episode(monkeypatch: pytest.MonkeyPatch):
+    """The pools have one place each, taken for longer than a step may last."""
+    monkeypatch.setattr("bough.sandbox.pool.LEAST_SESSIONS", 1)
+    monkeypatch.setattr("bough.sandbox.pool.SESSIONS_PER_CORE", 0)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
 
     async def play() -> list[tuple[Observation, float]]:
         try:
-            return await asyncio.gather(*(play_while_busy(*one) for one in wanted.values()))
+            return await asyncio.gather(*(play_while_busy(*one) for one in WAITING))
         finally:
             await Interpreter.shutdown()
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bough.sandbox.pool.LEAST_SESSIONS", 1)
-        patch.setattr("bough.sandbox.pool.SESSIONS_PER_CORE", 0)
-        patch.setattr("os.sched_getaffinity", lambda _: {0})
-        return dict(zip(wanted, asyncio.run(play()), strict=True))
-
-
-@pytest.mark.parametrize("kind", WAITING)
-def test_waiting_for_a_sandbox_neither_fails_the_agent_nor_loses_the_episode(
-    kind: str, waited: dict[str, tuple[Observation, float]]
-):
-    """The pools have one place each, taken for longer than a step may last."""
-    if kind == "reasoning":
-        pytest.importorskip("reasoning_gym")
-    observation, took_s = waited[kind]
-    assert took_s > BUSY_S - 1, "it has not waited"
-    if kind == "tool":
-        assert observation.text == "4" and not observation.info
-    else:
-        assert observation.reward == 1.0, observation.info
+    algebra, program, tool = asyncio.run(play())
+    assert min(took_s for _, took_s in (algebra, program, tool)) > BUSY_S - 1, "it has not waited"
+    assert algebra[0].reward == program[0].reward == 1.0, (algebra, program)
+    assert tool[0].text == "4" and not tool[0].info
 
 
 LEAKS = """
@@ -339,7 +305,7 @@ for folder in ("/", "/tmp", "/dev/shm", "/proc", "/proc/self", "/proc/1", "/boug
         except (OSError, ValueError):
             pass
 packages = []
-for name in ("reasoning_gym.factory", "math_verify.parser", "bough.environments.registry"):
+for name in ("math_verify.parser", "bough.environments.registry"):
     try:
         found = importlib.util.find_spec(name)
     except ImportError:
@@ -349,15 +315,10 @@ print(packages, "19" + "73" in "".join(seen))
 """
 
 
-@pytest.mark.parametrize("kind", ["math", "code", "reasoning"])
-def test_the_tool_sees_neither_the_answer_nor_the_graders(kind: str):
-    hidden = {
-        "math": {"answer": "1973"},
-        "code": {"tests": ["assert f() == 1973"]},
-        "reasoning": {"generator": "chain_sum", "seed": 1973, "index": 0},
-    }[kind]
-    _, seen = played(Task(id="x", data={"kind": kind, "problem": "?", **hidden}), call(LEAKS))
-    assert seen.text == "[False, False, False] False"
+@pytest.mark.parametrize("hidden", [{"answer": "1973"}, {"kind": "code", "tests": ["assert f() == 1973"]}])
+def test_the_tool_sees_neither_the_answer_nor_the_graders(hidden: dict[str, Any]):
+    _, seen = played(Task(id="x", data={"kind": "math", "problem": "?"} | hidden), call(LEAKS))
+    assert seen.text == "[False, False] False"
 
 
 def test_what_runs_programs_has_never_held_tests():
@@ -384,8 +345,6 @@ def test_what_runs_programs_has_never_held_tests():
         ({"kind": "code", "problem": "?", "tests": ["assert f("]}, "that are Python"),
         (ADD | {"tests": ["assert isclose(f(1), 1)"]}, "needs tests that import or define isclose"),
         ({"kind": "math", "problem": "?"}, "a math problem needs answer"),
-        ({"kind": "reasoning", "problem": "?", "generator": "chain_sum"}, "needs generator as text, and seed"),
-        ({"kind": "reasoning", "problem": "?", "generator": "n_queens", "seed": 1, "index": 0}, "evaluates the answer"),
         ({"kind": "math", "answer": "1"}, "needs problem as text"),
         ({"kind": "poem", "problem": "Write."}, "kind is 'poem'"),
     ],
@@ -393,22 +352,6 @@ def test_what_runs_programs_has_never_held_tests():
 def test_a_task_that_cannot_be_graded_is_told_at_its_start(data: dict[str, Any], complaint: str):
     with pytest.raises(InputError, match=complaint):
         played(Task(id="t", data=data))
-
-
-def test_episodes_share_a_sandbox_but_no_names():
-    async def play() -> list[str]:
-        one, other = Interpreter(MATH), Interpreter(MATH)
-        try:
-            await asyncio.gather(one.step(call("x = 1")), other.step(call("x = 2")))
-            answers = await asyncio.gather(one.step(call("x")), other.step(call("x")))
-            return [answer.text for answer in answers]
-        finally:
-            await one.close()
-            await one.close()
-            await other.close()
-            await Interpreter.shutdown()
-
-    assert asyncio.run(play()) == ["1", "2"]
 
 
 @pytest.mark.parametrize(("step_timeout_s", "expected"), [(5.0, 3.5), (60.0, math.TIMEOUT_S)])
@@ -453,79 +396,43 @@ def test_a_result_reads_as_in_a_notebook(result: Result, text: str):
     assert environment.result_text(result, LIMITS) == text
 
 
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (ToolCall(name="python", arguments={"code": "1"}), "there is no tool 'python'"),
-        (ToolCall(name=TOOL), 'takes one argument, "code"'),
-        (ToolCall(name=TOOL, arguments={"code": 1}), 'takes one argument, "code"'),
-        (ToolCall(name=TOOL, arguments={"code": "1", "language": "c"}), 'takes one argument, "code"'),
-    ],
-)
-def test_a_wrong_call_is_told(call: ToolCall, said: str):
-    assert said in str(environment.misuse(call))
-
-
-def test_the_schema_says_whether_names_live_on():
-    assert "can be used in the next" in str(environment.tool_schema(persistent=True))
-    assert "starts from nothing" in str(environment.tool_schema(persistent=False))
-
-
-@pytest.fixture
-def machine(monkeypatch):
-    """A machine on which bubblewrap is there, can be installed by apt-get, or neither."""
-
-    def make(*, there=False, installer=None, has=True, groups=False):
-        found = {"bwrap": "/usr/bin/bwrap"} if there else {}
-
-        def install(_, package):
-            assert package == "bubblewrap"
-            found.update({"bwrap": "/usr/bin/bwrap"} if has else {})
-            return has
-
-        monkeypatch.setattr(environment.shutil, "which", found.get)
-        monkeypatch.setattr(environment.registry, "installer", lambda: installer)
-        monkeypatch.setattr(environment.registry, "install", install)
-        monkeypatch.setattr(environment.group, "place", lambda user: groups or None)
-        monkeypatch.setattr(environment.isolation, "choose", lambda: "bubblewrap" if found else "namespaces")
-
-    return make
-
-
 THERE = ["bubblewrap is /usr/bin/bwrap.", "Code runs in a sandbox of bubblewrap."]
 INSTEAD = "Code runs in a sandbox of namespaces."
-INSTALLING = "Installing bubblewrap …"
+FAILED = ["Installing bubblewrap …", "apt-get could not install bubblewrap.", INSTEAD]
 GROUPS = "Each sandbox has a control group, which limits its memory and processes."
+ASK = f"bubblewrap is not installed; {environment.registry.NOT_ALLOWED}. Ask for: sudo apt-get install bubblewrap"
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("there", "installer", "works", "groups", "said"),
     [
-        ({"there": True}, THERE),
-        ({"there": True, "groups": True}, [*THERE, GROUPS]),
-        ({"installer": ["apt-get"]}, [INSTALLING, *THERE]),
-        ({"installer": ["apt-get"], "has": False}, [INSTALLING, "apt-get could not install bubblewrap.", INSTEAD]),
+        (True, None, False, True, [*THERE, GROUPS]),
+        (False, ["apt-get"], True, False, ["Installing bubblewrap …", *THERE]),
+        (False, ["apt-get"], False, False, FAILED),
+        (False, None, False, False, [ASK, INSTEAD]),
     ],
 )
-def test_setup_installs_bubblewrap_where_it_may_and_reports_the_sandbox(machine, given, said):
-    machine(**given)
+def test_setup_installs_bubblewrap_where_it_may_and_reports_the_sandbox(
+    monkeypatch, there, installer, works, groups, said
+):
+    found = {"bwrap": "/usr/bin/bwrap"} if there else {}
+
+    def install(_, package):
+        assert package == "bubblewrap"
+        found.update({"bwrap": "/usr/bin/bwrap"} if works else {})
+        return works
+
+    monkeypatch.setattr(environment.shutil, "which", found.get)
+    monkeypatch.setattr(environment.registry, "installer", lambda: installer)
+    monkeypatch.setattr(environment.registry, "install", install)
+    monkeypatch.setattr(environment.group, "place", lambda user: groups or None)
+    monkeypatch.setattr(environment.isolation, "choose", lambda: "bubblewrap" if found else "namespaces")
     assert list(Interpreter.setup()) == said
 
 
-def test_who_may_not_install_it_is_told_how_and_what_is_used_instead(machine):
-    machine()
-    first, last = Interpreter.setup()
-    assert "sudo apt-get install bubblewrap" in first and last == INSTEAD
-
-
-def test_another_system_than_linux_is_refused_with_a_sentence(machine, monkeypatch):
-    machine()
+def test_another_system_than_linux_is_refused_with_a_sentence(monkeypatch):
     monkeypatch.setattr(environment.isolation.sys, "platform", "darwin")
     with pytest.raises(NoSandboxError, match=r"needs Linux, and this is darwin"):
         list(Interpreter.setup())
-
-
-def test_a_node_of_a_cluster_without_a_sandbox_is_refused(monkeypatch):
-    monkeypatch.setattr(environment.isolation.sys, "platform", "darwin")
     with pytest.raises(NoSandboxError, match="needs Linux"):
         Interpreter.lacks()

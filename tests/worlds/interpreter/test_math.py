@@ -198,14 +198,6 @@ def test_a_number_is_right_in_its_simplest_form_and_only_then(answer: str, refer
 
 
 @pytest.mark.parametrize(
-    ("answer", "reference"),
-    [("x + 1", "1 + x"), ("(0, 3)", "[0,3)"), ("\\text{Sunday}", "\\text{Monday}"), ("3:2", "2:3"), ("2^{10}", "4^5")],
-)
-def test_what_is_no_number_is_left_to_algebra(answer: str, reference: str):
-    assert math.same(answer, reference) is None
-
-
-@pytest.mark.parametrize(
     ("answer", "reference", "reason"),
     [
         ("x = 1 + x", "x + 1", None),
@@ -383,14 +375,6 @@ def test_an_answer_that_takes_forever_is_wrong_and_the_next_is_graded(algebra: C
     assert algebra("1 + x", "x + 1").score == 1
 
 
-@pytest.mark.parametrize(
-    "text", ["\\boxed{" * 150_000, "\\boxed{4" * 120_000 + "}", "\\" * 10**6, "\\boxed" + " " * 10**6]
-)
-def test_a_megabyte_of_boxes_is_read_once(text: str):
-    """Looking for the end of each box from its beginning would take hours."""
-    assert math.last_boxed(text) in (None, "4")
-
-
 def test_an_answer_that_breaks_its_grader_is_wrong_and_not_lost(monkeypatch: pytest.MonkeyPatch):
     def broken(text: str) -> None:
         raise RecursionError("too deep")
@@ -400,11 +384,6 @@ def test_an_answer_that_breaks_its_grader_is_wrong_and_not_lost(monkeypatch: pyt
     assert grade.score == 0 and "RecursionError" in grade.details["reason"]
 
 
-def test_an_answer_without_a_box_is_wrong_and_said_to_be():
-    grade = asyncio.run(math.grade("It is 4.", "4", None))
-    assert grade.score == 0 and not grade.success and grade.details["answer"] is None
-
-
 def test_a_grader_that_fails_says_why():
     class Broken:
         async def run(self, code: str, *, timeout_s: float | None = None) -> Result:
@@ -412,6 +391,8 @@ def test_a_grader_that_fails_says_why():
 
     grade = asyncio.run(math.grade("\\boxed{x}", "y", Broken))  # type: ignore[arg-type]
     assert grade.score == 0 and grade.details["reason"] == "RecursionError: too deep"
+    unboxed = asyncio.run(math.grade("It is 4.", "4", None))
+    assert unboxed.score == 0 and not unboxed.success and unboxed.details["answer"] is None
 
 
 @pytest.mark.parametrize(
@@ -561,7 +542,8 @@ CLAIMS = [
     ("1 and 3", "1,2", 0), ("1 and 2", "(1,2)", 0), ("1 and 2", "1", 0),
     ("x>3", "(3,\\infty)", 1), ("x \\ge 3", "[3,\\infty)", 1), ("(-\\infty,3)", "x<3", 1), ("1 \\le x<3", "[1,3)", 1),
     ("x \\ge 3", "(3,\\infty)", 0), ("x>4", "(3,\\infty)", 0), ("1<x<3", "(1,3)", 0), ("(1,3)", "1<x<3", 1),
-    ("x>3", "(3,4)", 0),
+    ("x>3", "(3,4)", 0), ("5 and \\sqrt{16}", "5 and 4", 0), ("(0,4)", "0 and 4", 0), ("x=0 or x=1", "(0,1)", 0),
+    ("(2,1) or 3", "(2,1)", 0), ("1, \\text{ and } 4", "4 and 1", 1), ("x=1, x=2", "1,2", 0),
 ]  # fmt: skip
 
 

@@ -19,7 +19,6 @@ from typing import Any, ClassVar
 
 import verifiers.v1 as vf
 from pydantic import Field, JsonValue, ValidationError
-from verifiers.v1.runtimes import provision_runtime
 from verifiers.v1.utils.loaders import taskset_class
 
 from bough.config.base import Config
@@ -101,20 +100,6 @@ class VerifiersTaskset(OwnAgent):
         work = play_episode(env_config(cls.taskset_id, cls.settings), task.data, base_url, model)
         episode = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, cls.episodes.loop))
         return read_episode(episode, cls.settings.success_reward)
-
-    @classmethod
-    def setup(cls) -> Iterator[str]:
-        """Installs what the harness needs, for `bough env setup`."""
-        need_uv()
-        name = default_harness(cls.taskset_id)
-        harness = vf.load_harness(vf.harness_config_type(name).model_validate({"id": name}))
-
-        async def prepare() -> None:
-            async with provision_runtime(vf.SubprocessConfig()) as runtime:
-                await harness.setup(runtime)
-
-        asyncio.run(prepare())
-        yield f"The harness {name} can be run on this machine."
 
     @classmethod
     async def shutdown(cls) -> None:

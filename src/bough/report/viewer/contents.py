@@ -261,6 +261,7 @@ class Summary:
 def summarise(record: Sample) -> Summary:
     """The summary of `record`."""
     agent: Any
+    reason: Any
     if isinstance(record, Pair):
         name, start, turns = record.task.id, record.start, [*record.chosen, *record.rejected]
         success, reward, stop, reason, agent = None, record.margin, None, record.reason, None

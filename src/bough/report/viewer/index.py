@@ -58,7 +58,6 @@ class Index:
         self.busy = True
         self.version = 0  # changes whenever a record is added or removed
         self._states: dict[str, State] = {}
-        self._visitors = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._local = threading.local()
@@ -86,15 +85,6 @@ class Index:
             left = [batches for batches in left if not self._stop.is_set() and next(batches, False)]
             time.sleep(0.001)  # lets requests be answered
         self.busy = False
-
-    @contextlib.contextmanager
-    def visited(self) -> Iterator[None]:
-        """Pauses the indexing while a request is being answered."""
-        self._visitors += 1
-        try:
-            yield
-        finally:
-            self._visitors -= 1
 
     def query(self, sql: str, values: tuple[Any, ...] | list[Any] = ()) -> list[sqlite3.Row]:
         """Rows of a SELECT, on the calling thread's own connection."""
@@ -143,9 +133,6 @@ class Index:
                 break
             batch.append(found)
             size += found.length
-            waited = time.monotonic() + 0.5
-            while self._visitors and time.monotonic() < waited:
-                time.sleep(0.004)
             if len(batch) >= BATCH or size >= BATCH_BYTES or time.monotonic() > end:
                 self._write(name, state, batch)
                 yield

@@ -115,7 +115,11 @@ def _trajectory(record: Trajectory) -> dict[str, Any]:
         "success": record.success,
         "stop": record.stop,
         "info": {key: value for key, value in record.info.items() if key != "images"},
-        "images": _image_turns(_images(record)),
+        # The turn after which each picture was taken: the number in its file name, 0 for the start.
+        "images": [
+            {"number": i, "turn": int(stem) if stem.isdecimal() else i}
+            for i, stem in enumerate(Path(name).stem[:20] for name in _images(record))
+        ],
     }
 
 
@@ -181,12 +185,6 @@ def _message(message: Message, action: str | None = None) -> dict[str, Any]:
 def _images(record: Trajectory) -> list[str]:
     names = record.info.get("images")
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
-
-
-def _image_turns(names: list[str]) -> list[dict[str, Any]]:
-    """The turn after which each picture was taken: the number in its file name, 0 for the start."""
-    stems = [Path(name).stem[:20] for name in names]
-    return [{"number": i, "turn": int(stem) if stem.isdecimal() else i} for i, stem in enumerate(stems)]
 
 
 # A reply taken apart for the page: thoughts, tool calls, actions, and whatever else was said.

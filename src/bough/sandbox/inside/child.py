@@ -112,10 +112,10 @@ def _run_cells(settings: dict[str, Any]) -> None:
         if os.getpid() != me:
             return  # a process that the program forked has got here as well
         reply: dict[str, Any] = {"number": message["number"]}
-        for name, text in (("value", value), ("error", error)):
+        for name, said in (("value", value), ("error", error)):
             output = Output(settings["output_bytes"])
-            output.add((text or "").encode(errors="replace"))
-            reply[name] = output.text if text is not None else None
+            output.add((said or "").encode(errors="replace"))
+            reply[name] = output.text if said is not None else None
         frames.send(RESULT, reply)
         if not message["keep"]:
             return

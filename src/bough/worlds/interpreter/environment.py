@@ -34,13 +34,26 @@ from bough.sandbox import group, isolation
 from bough.sandbox.base import BrokenError, Result, SandboxError, SandboxLimits
 from bough.sandbox.pool import Sandbox, Session
 from bough.types import Message, Task, ToolCall
-from bough.worlds.interpreter import Grade, code, math, problems, reasoning
+from bough.worlds.interpreter import Grade, code, math, problems
 
 log = logging.getLogger(__name__)
 # What an agent's programs may use of a step's time, and when they are stopped by force: no
 # program can make its step time out, which would be taken for a fault of the environment.
 CALLS_SHARE, HARD_SHARE = 0.7, 0.9
 TOOL = "code_interpreter"
+TOOL_SCHEMA = {
+    "type": "function",
+    "function": {
+        "name": TOOL,
+        "description": "Runs Python code and returns its output and the value of its last expression. "
+        "Names defined in one call can be used in the next.",
+        "parameters": {
+            "type": "object",
+            "properties": {"code": {"type": "string", "description": "The Python code to run."}},
+            "required": ["code"],
+        },
+    },
+}
 RESTARTED = "The interpreter was restarted."
 KILLED = {
     "time": "the code ran longer than {limits.timeout_s:g} s and was stopped.",
@@ -52,13 +65,12 @@ RULES = "Solve the problem. You can run Python code with the tool {name}: use it
 ANSWERS = {
     "math": "When you know the answer, give it inside \\boxed{} and call no tool.",
     "code": "When you are done, give the whole program in one ```python block and call no tool.",
-    "reasoning": "When you know the answer, give it inside <answer></answer> and call no tool.",
 }
 # Only the user can allow running without isolation, by this variable or with the settings.
 # A task cannot: tasks come from files.
 CONSENT = "BOUGH_UNSAFE_NO_SANDBOX"
-# Packages that grade answers or generate problems with their answers: hidden from the agent's programs.
-HIDDEN = ("bough", "reasoning_gym", "math_verify", "latex2sympy2_extended")
+# Packages that grade answers: hidden from the agent's programs.
+HIDDEN = ("bough", "math_verify", "latex2sympy2_extended")
 PACKAGE = "bubblewrap"
 SPLITS = {"train": range(8), "seen": range(8, 9), "unseen": range(9, 10)}  # tenths of all problems, by their hash
 # Addresses of objects carry no meaning and differ from run to run.
@@ -68,7 +80,7 @@ _SHARED: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Key, Sandbox]] = Weak
 
 
 class Interpreter(Environment):
-    """Problems of mathematics, programming and reasoning, with a Python interpreter as a tool."""
+    """Problems of mathematics and programming, with a Python interpreter as a tool."""
 
     name = "interpreter"
     max_turns: ClassVar[int] = 16
@@ -88,8 +100,6 @@ class Interpreter(Environment):
         """Where problems come from, and what the interpreter allows."""
 
         file: Path | None = Field(None, description="JSON Lines of problems: problem and answer, or prompt and tests")
-        reasoning: list[str] = Field([], description="generators of reasoning-gym, by name")
-        persistent: bool = Field(True, description="whether names persist from one call to the next")
 
     settings: ClassVar[Settings] = Settings()
 
@@ -99,7 +109,6 @@ class Interpreter(Environment):
         if "kind" not in data:  # a row of a user's file, given as a task
             data |= problems.problem(data)
         self.problem = data
-        self.persistent = data.get("persistent", True) is not False
         for name, value in self.settings:
             if name in data and data[name] != value:
                 log.warning("task %s: its %s is ignored; give it with --options %s=…", task.id, name, name)
@@ -115,7 +124,7 @@ class Interpreter(Environment):
         if missing := problems.missing(self.problem, kind):
             raise InputError(f"task {self.task.id}: a {kind} problem needs {missing}")
         rules = RULES.format(name=TOOL) + ANSWERS[kind]
-        return Observation.begin(rules, self.problem["problem"], tools=(tool_schema(persistent=self.persistent),))
+        return Observation.begin(rules, self.problem["problem"], tools=(TOOL_SCHEMA,))
 
     async def step(self, reply: str) -> Observation:
         try:
@@ -130,7 +139,7 @@ class Interpreter(Environment):
     async def close(self) -> None:
         session, self._session = self._session, None
         if session is not None:
-            await session.__aexit__(None, None, None)
+            await session.close()
 
     @classmethod
     async def shutdown(cls) -> None:
@@ -167,12 +176,16 @@ class Interpreter(Environment):
         assert isinstance(options, Interpreter.Options)
         if split not in SPLITS:
             raise InputError(f"split is {split!r}; choose one of {', '.join(SPLITS)}")
-        if options.file is not None and options.reasoning:
-            raise InputError("file and reasoning cannot both be given")
-        for data in _problems(options, seed):
+        found: Iterator[dict[str, Any]] = ({"kind": "arithmetic", **data} for data in problems.arithmetic(seed))
+        if options.file is not None:
+            rows = list(problems.read(options.file))
+            if not rows:
+                raise InputError(f"{options.file}: the file contains no problem")
+            random.Random(seed).shuffle(rows)  # noqa: S311  no secret
+            found = iter(rows)
+        for data in found:
             name = hashlib.blake2b(str(data["problem"]).encode(errors="replace"), digest_size=8)
             if int.from_bytes(name.digest(), "big") % 10 in SPLITS[split]:
-                data["persistent"] = options.persistent
                 yield Task(id=name.hexdigest(), environment=cls.name, seed=data.get("seed"), data=data)
 
     def say(self, action: str, thought: str = "") -> str:
@@ -205,8 +218,9 @@ class Interpreter(Environment):
                 why: str | None = "time"
                 content = f"Error: not run. All calls of one reply share {total_s:g} s, and they are used up."
                 if (begin := time.monotonic()) < end:
-                    runner = self._sandbox("tool", self.limits, hidden=True)
-                    session = await (self._session or runner.session()).__aenter__()
+                    if self._session is None:
+                        self._session = self._sandbox("tool", self.limits, hidden=True).session()
+                    session = await self._session.__aenter__()
                     end += time.monotonic() - begin  # waiting for a sandbox does not count as the program's time
                     content, why = await self._run(session, str(call.arguments["code"]), end - time.monotonic())
                 killed += [why] if why else []
@@ -218,16 +232,12 @@ class Interpreter(Environment):
 
     async def _run(self, session: Session, source: str, left_s: float) -> tuple[str, str | None]:
         """What the agent reads after a call, and which limit ended it."""
-        self._session = session if self.persistent else None
         limits = replace(self.limits, timeout_s=min(self.limits.timeout_s, round(left_s, 1)))
         try:
             async with asyncio.timeout(left_s + (HARD_SHARE - CALLS_SHARE) * self.step_timeout_s):
                 result = await session.run(source, timeout_s=limits.timeout_s)
         except (BrokenError, TimeoutError):
             return f"Error: the code broke the interpreter. {RESTARTED}", "broken"
-        finally:
-            if not self.persistent:
-                await session.__aexit__(None, None, None)
         return result_text(result, limits), result.killed
 
     async def _end(self, answer: str) -> Observation:
@@ -257,9 +267,6 @@ class Interpreter(Environment):
             program = self._sandbox("program", code.LIMITS, hidden=True)
             tests = self._sandbox("tests", code.LIMITS)
             return await code.grade(answer, exam, program, tests, budget_s=budget_s)
-        if data["kind"] == "reasoning":
-            runner = self._sandbox("reasoning", reasoning.LIMITS, warm_up=reasoning.WARM_UP)
-            return await reasoning.grade(answer, data, runner, timeout_s=min(reasoning.TIMEOUT_S, budget_s))
         algebra = find_spec("math_verify") and (lambda: self._sandbox("math", SandboxLimits(), warm_up=math.WARM_UP))
         # An expression that takes long to compare must not make the step time out: the episode would count as lost.
         timeout_s = min(math.TIMEOUT_S, budget_s)
@@ -268,35 +275,6 @@ class Interpreter(Environment):
 
     def _sandbox(self, use: str, limits: SandboxLimits, **more: Any) -> Sandbox:
         return shared(use, limits, unsafe=self.settings.unsafe_no_sandbox, **more)
-
-
-def _problems(options: Interpreter.Options, seed: int) -> Iterator[dict[str, Any]]:
-    if options.reasoning:
-        return ({"kind": "reasoning", **data} for data in reasoning.problems(options.reasoning, seed))
-    if options.file is None:
-        return ({"kind": "arithmetic", **data} for data in problems.arithmetic(seed))
-    rows = list(problems.read(options.file))
-    if not rows:
-        raise InputError(f"{options.file}: the file contains no problem")
-    random.Random(seed).shuffle(rows)  # noqa: S311  no secret
-    return iter(rows)
-
-
-def tool_schema(*, persistent: bool) -> dict[str, Any]:
-    """The tool as chat templates take it."""
-    lasting = "Names defined in one call can be used in the next." if persistent else "Each call starts from nothing."
-    return {
-        "type": "function",
-        "function": {
-            "name": TOOL,
-            "description": f"Runs Python code and returns its output and the value of its last expression. {lasting}",
-            "parameters": {
-                "type": "object",
-                "properties": {"code": {"type": "string", "description": "The Python code to run."}},
-                "required": ["code"],
-            },
-        },
-    }
 
 
 def misuse(call: ToolCall) -> str | None:

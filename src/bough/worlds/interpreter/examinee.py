@@ -59,18 +59,15 @@ class Examinee:
         except ValueRefusedError as error:
             return {"refused": str(error)[:200]}
         except Exception as error:
-            return self._raised(error)
+            said = _said(error)[:1000]
+            try:
+                arguments = self._encoded(error.args, objects=False)
+            except ValueRefusedError:
+                arguments = self._encoded((said,), objects=False)
+            names = [[kind.__module__, kind.__qualname__] for kind in type(error).__mro__]
+            return {"raised": names, "said": said, "value": arguments}
         except BaseException as error:
             return {"refused": f"{type(error).__name__}: {_said(error)}"[:200]}
-
-    def _raised(self, error: Exception) -> dict[str, Any]:
-        said = _said(error)[:1000]
-        try:
-            arguments = self._encoded(error.args, objects=False)
-        except ValueRefusedError:
-            arguments = self._encoded((said,), objects=False)
-        names = [[kind.__module__, kind.__qualname__] for kind in type(error).__mro__]
-        return {"raised": names, "said": said, "value": arguments}
 
     def _do(self, request: dict[str, Any]) -> tuple[Any, Any]:
         """The result; and where a call returns nothing or is to change its arguments, these."""

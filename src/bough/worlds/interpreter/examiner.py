@@ -218,7 +218,9 @@ class Guards:
 
     def changing(self, function: Any) -> Any:
         """A function that may change its arguments and return something too."""
-        return function._changing if isinstance(function, Held) else function
+        if not isinstance(function, Held):
+            return function
+        return lambda *values, **named: function._called(values, named, changes=True)
 
     def operated(self, name: str, left: Any, right: Any, of_left: bool, of_right: bool, whole: bool) -> Any:
         """The operator `name`; `whole` is whether all of its result must hold."""
@@ -301,7 +303,13 @@ class _Rewriter(ast.NodeTransformer):
         theirs = [uses(part, self.theirs) + (root(part) in self.origins.surely) for part in parts]
         self.generic_visit(node)
         several = len(theirs) > 1 or any(isinstance(part, ast.Starred) for part in node.args)
-        if several and any(theirs) and not getattr(node, "counted", False) and not _are_neighbours(node):
+        wholes = [
+            part.value if isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Slice) else part
+            for part in node.args
+        ]
+        # Parts of one list, as in zip(values, values[1:]).
+        neighbours = len(wholes) > 1 and len({ast.dump(whole) for whole in wholes}) == 1
+        if several and any(theirs) and not getattr(node, "counted", False) and not neighbours:
             node.func = _guard("called", node.func, *map(ast.Constant, theirs))
         return node
 
@@ -311,8 +319,12 @@ class _Rewriter(ast.NodeTransformer):
         left, right = node.left, node.comparators[0]
         for pairs, other in ((left, right), (right, left)):
             if isinstance(other, ast.List | ast.Dict | ast.Tuple):
-                # The literal says itself how many pairs there are.
-                _source(pairs).counted = True  # type: ignore[attr-defined]
+                # The literal says itself how many pairs there are, also where a list or dict is made from them.
+                made = isinstance(pairs, ast.Call) and called_name(pairs) in {"list", "tuple", "dict"} and pairs.args
+                source: Any = pairs.args[0] if made else pairs  # type: ignore[attr-defined]
+                if isinstance(pairs, ast.ListComp | ast.DictComp):
+                    source = pairs.generators[0].iter
+                source.counted = True
         return self._operated(node, node.ops[0], left, right)
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
@@ -364,23 +376,6 @@ class _Rewriter(ast.NodeTransformer):
 
 def _guard(name: str, *arguments: ast.expr) -> ast.Call:
     return ast.Call(ast.Attribute(ast.Name(GUARDS, ast.Load()), name, ast.Load()), list(arguments), [])
-
-
-def _source(node: ast.expr) -> ast.expr:
-    """What a list or dict is made from."""
-    if isinstance(node, ast.ListComp | ast.DictComp):
-        return node.generators[0].iter
-    made = isinstance(node, ast.Call) and called_name(node) in {"list", "tuple", "dict"} and node.args
-    return node.args[0] if made else node  # type: ignore[attr-defined]
-
-
-def _are_neighbours(call: ast.Call) -> bool:
-    """Whether a call is given parts of one list, as zip(values, values[1:]) is."""
-    wholes = [
-        part.value if isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Slice) else part
-        for part in call.args
-    ]
-    return len(wholes) > 1 and len({ast.dump(whole) for whole in wholes}) == 1
 
 
 def _is_endless(value: Any) -> bool:

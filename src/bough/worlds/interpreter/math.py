@@ -19,7 +19,7 @@ from math import gcd
 
 from bough.sandbox.pool import Sandbox
 from bough.worlds.interpreter import Grade
-from bough.worlds.interpreter.number import Number, read_number, read_unit, same_unit
+from bough.worlds.interpreter.number import Number, read_number, read_unit
 
 TIMEOUT_S = 10.0
 # A fraction has several spellings of different lengths.
@@ -190,7 +190,9 @@ def same(one: str, gold: str, question: str = "") -> bool | None:
     (number, unit), (right, right_unit) = found, wanted
     if right_unit == "%" != unit and question and not _PERCENT.search(question):
         return False  # a hundred times too much, unless percent are asked for
-    return number.simple and number.parts == right.parts and same_unit(unit, right_unit)
+    # An answer may leave the unit out, or name one that the reference leaves to its question. A base is no such unit.
+    fits = unit in ("", right_unit) or (not right_unit and not unit.startswith("base "))
+    return number.simple and number.parts == right.parts and fits
 
 
 def _quantity(text: str) -> tuple[Number, str] | None:
@@ -368,7 +370,7 @@ def _copied(answer: str, gold: str, question: str) -> str | None:
     choice among numbers, and the reference itself with its terms in another order.
     """
     parts = [part.strip() for part in _BETWEEN.split(_THOUSANDS.sub("", _plain(answer)))]
-    numbers = [read_number(part) for part in parts if part and not _SINGLE.fullmatch(part)]
+    numbers = (read_number(part) for part in parts if part and not _SINGLE.fullmatch(part))  # lazy: it may take long
     if all(found is not None and not found[1].strip() and found[0].simple for found in numbers):
         return None  # 3/4, (1/2, 3), x \ge -1/2
     formulas = [_SPELLING.sub("", _plain(part)) for found in _FORMULA.findall(question) for part in found if part]

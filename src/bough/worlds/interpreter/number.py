@@ -131,7 +131,12 @@ class _Reader:
         if self._take("\\frac"):
             return _quotient(self._group(depth), self._group(depth))
         if self._take("\\sqrt"):
-            return _root(self._group(depth))
+            inside = self._group(depth)
+            value = inside.parts.get(PLAIN)
+            if len(inside.parts) != 1 or value is None or value.denominator != 1 or not 0 < value <= MAX_RADICAND:
+                raise NotANumberError
+            square, rest = _square_out_of(value.numerator)
+            return Number({(rest, 0, 0): Fraction(square)}, inside.simple and square == 1 and rest > 1)
         if symbol := self._match(_SYMBOL):
             return Number({_SYMBOLS[symbol[1]]: Fraction(1)}, True)
         if self._take("("):
@@ -228,14 +233,6 @@ def _quotient(top: Number, bottom: Number) -> Number:
     return Number(parts, simple, coefficient=True)
 
 
-def _root(inside: Number) -> Number:
-    value = inside.parts.get(PLAIN)
-    if len(inside.parts) != 1 or value is None or value.denominator != 1 or not 0 < value <= MAX_RADICAND:
-        raise NotANumberError
-    square, rest = _square_out_of(value.numerator)
-    return Number({(rest, 0, 0): Fraction(square)}, inside.simple and square == 1 and rest > 1)
-
-
 def _square_out_of(number: int) -> tuple[int, int]:
     """The root of the largest square factor of a number, and the remaining factor."""
     if number > MAX_RADICAND:
@@ -268,15 +265,6 @@ def read_unit(text: str) -> str | None:
         return None
     parts = [_one(part.split(), wrapped > 0, spaced) for part in re.split(r"/|\bper\b", words)]
     return None if None in parts else "/".join(part for part in parts if part is not None)
-
-
-def same_unit(answer: str, gold: str) -> bool:
-    """Whether an answer in one unit may stand for a reference in the other.
-
-    An answer may leave the unit out, and may name one that the reference leaves to its
-    question ("what percent …?" with 50 as the reference). A base is not such a unit.
-    """
-    return answer in ("", gold) or (not gold and not answer.startswith("base "))
 
 
 def _one(words: list[str], wrapped: bool, spaced: bool) -> str | None:

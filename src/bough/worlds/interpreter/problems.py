@@ -17,7 +17,7 @@ from bough.data.base import Row
 from bough.data.lines import files, lines
 from bough.data.reader import parse
 from bough.errors import InputError, RowError
-from bough.worlds.interpreter import code, reasoning, statements
+from bough.worlds.interpreter import code, statements
 from bough.worlds.interpreter.math import gold_answer
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ def problem(row: Row) -> dict[str, Any]:
         if prelude is None:
             prelude = _given(row.get(statement) or "", entry)
         try:
-            tests = statements.split(tests)
+            tests = statements.split(tests or [])
         except (*NOT_PYTHON, TypeError):
             tests = [tests]
         data |= {"tests": tests, "entry": entry, "prelude": prelude}
@@ -92,13 +92,6 @@ def missing(data: dict[str, Any], kind: str) -> str | None:
     if kind == "math":
         good = isinstance(data.get("answer"), str | int | float) and str(data["answer"])
         return None if good else "answer as text or a number"
-    if kind == "reasoning":
-        if not isinstance(data.get("generator"), str) or any(
-            type(data.get(key)) is not int for key in ("seed", "index")
-        ):
-            return "generator as text, and seed and index as whole numbers"
-        why = reasoning.NOT_GRADED.get(data["generator"])
-        return f"another generator than {data['generator']}: {why}" if why else None
     tests, prelude, entry = data.get("tests"), data.get("prelude", ""), data.get("entry")
     if not isinstance(tests, list) or not tests or not all(isinstance(test, str) for test in tests):
         return "tests as a list of Python statements"
@@ -135,32 +128,21 @@ def arithmetic(seed: int) -> Iterator[dict[str, Any]]:
     """An endless series of problems that are hard without an interpreter, each with its answer and the code for it."""
     rng = random.Random(seed)  # noqa: S311  no secret
     while True:
-        problem, program = rng.choice(ARITHMETIC)(rng)
+        kind = rng.choice(("expression", "power", "divisors", "series"))
+        if kind == "expression":
+            a, b, c, d = (rng.randint(100, 9999) for _ in range(4))
+            problem, program = f"What is {a} × {b} − {c} × {d}?", f"{a} * {b} - {c} * {d}"
+        elif kind == "power":
+            base, exponent, modulus = rng.randint(3, 99), rng.randint(20, 200), rng.randint(100, 9999)
+            problem = f"What is the remainder when {base} to the power of {exponent} is divided by {modulus}?"
+            program = f"pow({base}, {exponent}, {modulus})"
+        elif kind == "divisors":
+            number = rng.randint(1000, 9999)
+            problem = f"How many positive whole numbers divide {number} without a remainder?"
+            program = f"sum({number} % n == 0 for n in range(1, {number} + 1))"
+        else:
+            last, step = rng.randint(200, 2000), rng.randint(3, 17)
+            problem = f"What is the sum of the squares of all positive multiples of {step} that are at most {last}?"
+            program = f"sum(n * n for n in range({step}, {last} + 1, {step}))"
         answer = eval(program, {"__builtins__": {"sum": sum, "range": range, "pow": pow}})  # noqa: S307  ours
         yield {"problem": problem, "answer": str(answer), "code": f"print({program})"}
-
-
-def _expression(rng: random.Random) -> tuple[str, str]:
-    a, b, c, d = (rng.randint(100, 9999) for _ in range(4))
-    return f"What is {a} × {b} − {c} × {d}?", f"{a} * {b} - {c} * {d}"
-
-
-def _power(rng: random.Random) -> tuple[str, str]:
-    base, exponent, modulus = rng.randint(3, 99), rng.randint(20, 200), rng.randint(100, 9999)
-    problem = f"What is the remainder when {base} to the power of {exponent} is divided by {modulus}?"
-    return problem, f"pow({base}, {exponent}, {modulus})"
-
-
-def _divisors(rng: random.Random) -> tuple[str, str]:
-    number = rng.randint(1000, 9999)
-    problem = f"How many positive whole numbers divide {number} without a remainder?"
-    return problem, f"sum({number} % n == 0 for n in range(1, {number} + 1))"
-
-
-def _series(rng: random.Random) -> tuple[str, str]:
-    last, step = rng.randint(200, 2000), rng.randint(3, 17)
-    problem = f"What is the sum of the squares of all positive multiples of {step} that are at most {last}?"
-    return problem, f"sum(n * n for n in range({step}, {last} + 1, {step}))"
-
-
-ARITHMETIC = (_expression, _power, _divisors, _series)

@@ -204,11 +204,8 @@ class Held:
     def __call__(self, *values: Any, **named: Any) -> Any:
         return self._called(values, named)
 
-    def _changing(self, *values: Any, **named: Any) -> Any:
-        """Calls it where the tests look at what it did to its arguments."""
-        return self._called(values, named, changes=True)
-
     def _called(self, values: tuple[Any, ...], named: dict[str, Any], *, changes: bool = False) -> Any:
+        """Calls it; `changes` where the tests look at what it did to its arguments."""
         given = [value for value in (*values, *named.values()) if isinstance(value, Sized) and type(value) is not Held]
         self._program.calls += 1
         self._program.was_given_nothing = bool(given) and not any(map(len, given))

@@ -120,7 +120,13 @@ def program_names(sources: list[str], entry: str | None, prelude: str, problem: 
     if entry is None and not asked:
         functions = {name for name in missing if not name[0].isupper()} or missing
         asked = functions if len(functions) == 1 else set() if missing else _first_called(sources)
-    given = {name for name in missing - asked if _is_given(name, sources, {*asked, "candidate"})}
+    # What the tests only give to the program in its arguments is the program's own affair.
+    nodes = _nodes(sources)
+    calls = [node for node in nodes if isinstance(node, ast.Call) and root(node.func) in {*asked, "candidate"}]
+    arguments = [part for call in calls for part in (*call.args, *(word.value for word in call.keywords))]
+    inside = {id(node) for part in arguments for node in ast.walk(part)}
+    outside = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in inside}
+    given = missing - asked - outside
     # What an import of everything defines can be known only where that module is.
     return sorted(asked | given), sorted(missing - asked - given) if known is not None else []
 
@@ -265,15 +271,6 @@ def _asked(problem: str) -> set[str]:
                 found.add(part)
             open_, next_ = next_, False
     return found
-
-
-def _is_given(name: str, sources: list[str], functions: set[str]) -> bool:
-    """Whether the tests use a name in the arguments of these functions only: it is then the program's own affair."""
-    nodes = _nodes(sources)
-    calls = [node for node in nodes if isinstance(node, ast.Call) and root(node.func) in functions]
-    arguments = [part for call in calls for part in (*call.args, *(word.value for word in call.keywords))]
-    inside = {id(node) for part in arguments for node in ast.walk(part)}
-    return all(id(node) in inside for node in nodes if isinstance(node, ast.Name) and node.id == name)
 
 
 def root(node: ast.AST) -> str:

@@ -127,7 +127,12 @@ def decoded(
     """
     heap = message["heap"]
     # Shells and objects can be referred to before their content is known, anything else cannot.
-    made: list[Any] = [_shell(entry, classes) for entry in heap]
+    made: list[Any] = []
+    for tag, *parts in heap:
+        kind = classes.get(parts[0]) if tag == "class" else None
+        if tag == "class" and not isinstance(kind, type):
+            raise ValueRefusedError(f"{parts[0]:.80} is not a class of the task's")
+        made.append(object.__new__(kind) if kind is not None else SHELLS.get(tag, lambda: ABSENT)())
 
     def at(place: Any) -> Any:
         if not isinstance(place, list | dict):
@@ -159,10 +164,13 @@ def decoded(
     for place, (tag, *parts) in enumerate(heap):
         if tag == "class":
             kind, content = type(made[place]), dict(zip(parts[1], map(at, parts[2:]), strict=True))
+            fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+            free = {*settable, *(field.name for field in fields)}
             for name in parts[1]:
-                if isinstance(getattr(kind, name, None), cached_property):
+                found = getattr(kind, name, None)  # None in a class is a place for a value
+                if isinstance(found, cached_property):
                     del content[name]  # the class computes it here too
-                elif _is_fixed(kind, name, settable):
+                elif callable(found) or (found is not None and name not in free):
                     raise ValueRefusedError(f"{parts[0]} whose {name:.80} is replaced")
             vars(made[place]).update(content)
         elif tag in SHELLS:
@@ -180,13 +188,6 @@ def refill(shell: Any, tag: str, parts: list[Any]) -> None:
         shell.update(parts)
     else:
         shell.extend(parts)
-
-
-def _is_fixed(kind: type[Any], name: str, settable: Collection[str]) -> bool:
-    """Whether a name belongs to a class and not to its objects. None in a class is a place for a value."""
-    found = getattr(kind, name, None)
-    fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
-    return callable(found) or (found is not None and name not in {*settable, *(field.name for field in fields)})
 
 
 def _inline(value: Any) -> bool:
@@ -241,14 +242,3 @@ def _entry(value: Any, classes: Mapping[str, Any], special: Special | None) -> t
     if found is None:
         raise ValueRefusedError(f"{kind.__qualname__} is not a plain value")
     return found[0], [Raw(found[1])]
-
-
-def _shell(entry: list[Any], classes: Mapping[str, Any]) -> Any:
-    if entry[0] in SHELLS:
-        return SHELLS[entry[0]]()
-    if entry[0] != "class":
-        return ABSENT
-    kind = classes.get(entry[1])
-    if not isinstance(kind, type):
-        raise ValueRefusedError(f"{entry[1]:.80} is not a class of the task's")
-    return object.__new__(kind)
