@@ -25,7 +25,7 @@ def score(name: str, seed: int, index: int, size: int, question: str, answer: st
         return None
     if NOT_FINITE.search(answer) and not NOT_FINITE.search(str(entry["answer"])):
         return 0.0
-    compare = COMPARED.get(name, lambda answer, entry: entries.score_answer(answer, entry) == 1.0)
+    compare: Any = COMPARED.get(name, lambda answer, entry: entries.score_answer(answer, entry) == 1.0)
     return float(compare(answer, entry))
 
 
