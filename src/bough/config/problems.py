@@ -70,7 +70,13 @@ def problems_of(
     """
     found, given = [], set(flattened(config, values))
     for finding in error.errors(include_url=False):
-        leaf, key, inside = _located(config, finding["loc"], values)
+        # The setting, its name as given, and the place inside its value.
+        where = finding["loc"]
+        words = [str(word) for word in where]
+        leaf = next((one for one in leaves(config).values() if list(one.path) == words[: len(one.path)]), None)
+        used = len(leaf.path) if leaf else 2 if words and words[0] in parts(config) else 1
+        key = spelling(config, values, leaf) if leaf else ".".join(words[:used])
+        inside = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where[used:])
         flat = leaf.flat if leaf else key
         is_flag = flat in (from_flags or ()) or (finding["type"] == "missing" and from_flags is not None)
         spell = flag if is_flag else str
@@ -82,20 +88,6 @@ def problems_of(
         sentence = _sentence(config, leaf, spell(flat if is_flag else key) + inside, finding, spell)
         found.append(f"{(places or {}).get(key, '')}{sentence}")
     return found
-
-
-def _located(
-    config: type[BaseModel], where: tuple[int | str, ...], values: Mapping[str, Any]
-) -> tuple[Leaf | None, str, str]:
-    """The setting that a finding is about, if it is one, its name as given, and the place inside its value."""
-    names = [str(name) for name in where]
-    leaf = next((one for one in leaves(config).values() if list(one.path) == names[: len(one.path)]), None)
-    if leaf is not None:
-        key, used = spelling(config, values, leaf), len(leaf.path)
-    else:
-        used = 2 if names and names[0] in parts(config) else 1
-        key = ".".join(names[:used])
-    return leaf, key, "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where[used:])
 
 
 def _sentence(config: type[BaseModel], leaf: Leaf | None, key: str, finding: Any, spell: Callable[[str], str]) -> str:

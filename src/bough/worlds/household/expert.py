@@ -9,6 +9,7 @@ plans again at every turn, so it can also continue an episode that another agent
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Set
 from typing import NamedTuple
 
@@ -79,17 +80,15 @@ class Expert:
         need = f"I need another {self.goal.object}." if stays else f"I need {_one(self.goal.object)}."
         for thing in self._candidates():
             for receptacle in self.memory.where(thing):
-                if thing not in stays:
-                    return self._take(thing, receptacle, need)
+                if thing in stays:
+                    continue
+                name, where = self.game.things[thing].name, self._name(receptacle)
+                if not self._at(receptacle):
+                    return Move(f"go to {where}", f"{need} I saw {name} at {where}, so I go there.")
+                if not self.world.accessible(receptacle):
+                    return Move(f"open {where}", f"{need} The {name} is in {where}, which is closed, so I open it.")
+                return Move(f"take {name} from {where}", f"{need} Here is {name}, so I take it.")
         return self._search(self.goal.object, need)
-
-    def _take(self, thing: int, receptacle: int, need: str) -> Move:
-        name, where = self.game.things[thing].name, self._name(receptacle)
-        if not self._at(receptacle):
-            return Move(f"go to {where}", f"{need} I saw {name} at {where}, so I go there.")
-        if not self.world.accessible(receptacle):
-            return Move(f"open {where}", f"{need} The {name} is in {where}, which is closed, so I open it.")
-        return Move(f"take {name} from {where}", f"{need} Here is {name}, so I take it.")
 
     def _light(self, held: int) -> Move | None:
         need = f"I hold {self.game.things[held].name} and need {_one(self.goal.target)}."
@@ -153,7 +152,15 @@ class Expert:
         unseen = [i for i, one in places if i not in self.memory.seen and one.place != NOWHERE]
         if not unseen:
             return None
-        best = max(unseen, key=lambda i: (self._worth(wanted, i), -self._number(i)))
+        types = Counter(receptacle.type for receptacle in self.game.receptacles)
+
+        def worth(i: int) -> tuple[float, int]:
+            """The chance to find such a thing there, per move that the look takes; then the lowest number."""
+            type_ = self.game.receptacles[i].type
+            chance = likely(wanted, type_) / types[type_] + (RARE if wanted in self.game.fits.get(type_, ()) else ODD)
+            return chance / max((not self._at(i)) + (not self._seems_open(i)), 1), -self._number(i)
+
+        best = max(unseen, key=worth)
         where, last = self._name(best), self.memory.last
         if not self._at(best):
             thought = f"It may be at {where}, so I look there."
@@ -163,14 +170,6 @@ class Expert:
         if best in self.memory.shown:  # and not seen
             return Move(f"open {where}", f"{need} The {where} is closed, so I open it.", wanted)
         return Move(f"examine {where}", f"{need} I am at {where} already, so I examine it.", wanted)
-
-    def _worth(self, wanted: str, receptacle: int) -> float:
-        """The chance to find such a thing there, per move that the look takes."""
-        type_ = self.game.receptacles[receptacle].type
-        alike = sum(r.type == type_ for r in self.game.receptacles)
-        chance = likely(wanted, type_) / alike + (RARE if wanted in self.game.fits.get(type_, ()) else ODD)
-        moves = (not self._at(receptacle)) + (not self._seems_open(receptacle))
-        return chance / max(moves, 1)
 
     def _target(self, held: int | None = None) -> int | None:
         """The receptacle to bring things to: where the first one lies already, else the easiest to reach."""

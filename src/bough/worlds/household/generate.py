@@ -92,25 +92,21 @@ def held_out(goal: Goal) -> bool:
 def layouts(room: Room) -> tuple[Layout, ...]:
     """All distinct rooms of a type."""
     rng, found = random.Random(room.name), dict[tuple[Receptacle, ...], Layout]()  # noqa: S311  no secret
+    openable = rooms().openable
     while len(found) < ROOMS:
-        receptacles = _furnish(room, rng)
-        found.setdefault(receptacles, Layout(room, receptacles))
+        furniture = list[Receptacle]()
+        for type_, counts in sorted(room.receptacles.items()):
+            (count,) = rng.choices(range(len(counts)), counts)
+            for i in range(count, 0, -1):
+                place = len(furniture) + 1
+                countertops = [r.place for r in furniture if r.type == "countertop"]
+                if i < count and rng.random() < SHARING.get(type_, 0):
+                    place = furniture[-1].place
+                elif countertops and rng.random() < BESIDE_COUNTERTOP.get(type_, 0):
+                    place = rng.choice(countertops)
+                furniture.append(Receptacle(f"{type_} {i}", type_, place, rng.random() < openable.get(type_, 0)))
+        found.setdefault(tuple(furniture), Layout(room, tuple(furniture)))
     return tuple(found.values())
-
-
-def _furnish(room: Room, rng: random.Random) -> tuple[Receptacle, ...]:
-    openable, furniture = rooms().openable, list[Receptacle]()
-    for type_, counts in sorted(room.receptacles.items()):
-        (count,) = rng.choices(range(len(counts)), counts)
-        for i in range(count, 0, -1):
-            place = len(furniture) + 1
-            countertops = [r.place for r in furniture if r.type == "countertop"]
-            if i < count and rng.random() < SHARING.get(type_, 0):
-                place = furniture[-1].place
-            elif countertops and rng.random() < BESIDE_COUNTERTOP.get(type_, 0):
-                place = rng.choice(countertops)
-            furniture.append(Receptacle(f"{type_} {i}", type_, place, rng.random() < openable.get(type_, 0)))
-    return tuple(furniture)
 
 
 def goals(kind: Kind, layout: Layout) -> list[Goal]:

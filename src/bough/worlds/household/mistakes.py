@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -126,11 +126,21 @@ class Locations:
         The estimate is (found + 1) / (looked + 2), so a type of place that was seen only a
         few times is never implausible.
         """
-        looks = {look for trajectory in trajectories for look in _looks(trajectory)}
+        # What each place contained when it was first looked into; places that the agent filled itself are left out.
+        looks: set[tuple[bytes, str, str, frozenset[str]]] = set()
+        for trajectory in trajectories:
+            task, done = trajectory.task, set[str]()
+            room = to_json((task.environment, task.id, task.seed, trajectory.start, trajectory.tools))
+            for turn in trajectory.turns:
+                done |= set(_PUT_DOWN.findall(turn.action or ""))
+                for on, inside, things in (look for said in turn.observation for look in _LOOK.findall(said.content)):
+                    if (name := on or inside) not in done:
+                        done.add(name)
+                        looks.add((room, name, type_of(name), frozenset(map(type_of, names(things)))))
         looked = Counter(place for _, _, place, _ in looks)
         found: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        for _, _, place, things in looks:
-            for thing in things:
+        for _, _, place, held in looks:
+            for thing in held:
                 found[thing][place] += 1
         likely = {
             thing: frozenset(place for place, count in looked.items() if (places[place] + 1) / (count + 2) >= rare)
@@ -163,17 +173,3 @@ def type_of(name: str) -> str:
 def names(text: str) -> list[str]:
     """The numbered things that a text names: "shelf 2", …"""
     return [match[0] for match in _THING.finditer(text)]
-
-
-def _looks(trajectory: Trajectory) -> Iterator[tuple[bytes, str, str, frozenset[str]]]:
-    """What each place contained when it was first looked into; places that the agent filled itself are left out."""
-    task = trajectory.task
-    room = to_json((task.environment, task.id, task.seed, trajectory.start, trajectory.tools))
-    done: set[str] = set()
-    for turn in trajectory.turns:
-        done |= set(_PUT_DOWN.findall(turn.action or ""))
-        looks = [look for message in turn.observation for look in _LOOK.findall(message.content)]
-        for on, inside, things in looks:
-            if (name := on or inside) not in done:
-                done.add(name)
-                yield room, name, type_of(name), frozenset(map(type_of, names(things)))
