@@ -187,16 +187,17 @@ def code_in_change(key: str, value: Any) -> Iterator[str]:
     yield from (name for one in meant for _, _, name in code_in(one))
 
 
-def _unsafe(options: Any) -> Iterator[str]:
-    # A mapping, or a list of NAME=VALUE as on the command line.
-    names = [str(one).partition("=")[0] for one in options] if isinstance(options, Mapping | list) else []
-    yield from (name for name in names if name.startswith(UNSAFE))
+def _names(given: Any) -> list[Any]:
+    # Several are a mapping by name, or a list of NAME=VALUE as on the command line.
+    return [str(one).partition("=")[0] for one in given] if isinstance(given, Mapping | list) else [given]
 
 
-def _code(given: Any) -> Iterator[str]:
-    # Rewards are a mapping by name, or a list of NAME=WEIGHT as on the command line.
-    names = [str(one).partition("=")[0] for one in given] if isinstance(given, Mapping | list) else [given]
-    yield from (name for name in names if isinstance(name, str) and is_code(name))
+def _unsafe(options: Any) -> list[str]:
+    return [name for name in _names(options) if isinstance(name, str) and name.startswith(UNSAFE)]
+
+
+def _code(given: Any) -> list[str]:
+    return [name for name in _names(given) if isinstance(name, str) and is_code(name)]
 
 
 # Keys of other tools' configuration files: knowlyr-trainer's and AgileRL's YAML is read as it is written.

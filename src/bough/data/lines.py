@@ -55,21 +55,16 @@ def files(source: str | Path) -> list[Path]:
     try:
         if is_hub(path) or is_dataset(path) or path.is_file():
             return [path]
-        if path.is_dir():
-            return _shards(path)
-        known = path.exists()
+        if not path.is_dir():
+            if path.exists():
+                raise InputError(f"{path}: not a regular file; pipes and devices cannot be read")
+            raise InputError(f"{path}: there is no such file or folder")
+        if (collected := path / "trajectories.jsonl").is_file():
+            return [collected]
+        endings = [text + packed for text in TEXT_SUFFIXES for packed in PACKED_SUFFIXES] + [".parquet"]
+        names = sorted(p.name for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
     except (OSError, ValueError, RuntimeError) as error:  # no permission, a loop of links, a null byte
         raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if known:
-        raise InputError(f"{path}: not a regular file; pipes and devices cannot be read")
-    raise InputError(f"{path}: there is no such file or folder")
-
-
-def _shards(path: Path) -> list[Path]:
-    if (collected := path / "trajectories.jsonl").is_file():
-        return [collected]
-    endings = [text + packed for text in TEXT_SUFFIXES for packed in PACKED_SUFFIXES] + [".parquet"]
-    names = sorted(p.name for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
     names = [name for name in names if name.endswith(tuple(endings))]
     if odd := [name for name in names if any("\ud800" <= character <= "\udfff" for character in name)]:
         raise InputError(f"{path}: the name {odd[0]!a} is not UTF-8; rename the file")
@@ -93,11 +88,9 @@ def lines(path: Path, longest: int = MAX_LINE) -> Iterator[tuple[int, Content]]:
 
     A line of more than `longest` bytes is given as a RowError.
     """
-    if is_dataset(path) or is_hub(path):
-        yield from enumerate(_dataset_rows(path), 1)
-        return
-    if path.suffix == ".parquet":
-        yield from enumerate(_parquet_rows(path), 1)
+    if is_dataset(path) or is_hub(path) or path.suffix == ".parquet":
+        rows = _dataset_rows if is_dataset(path) or is_hub(path) else _parquet_rows
+        yield from enumerate(rows(path), 1)
         return
     number = 0
     try:
@@ -131,7 +124,16 @@ def _rows(path: Path, stream: io.BufferedReader, longest: int) -> Iterator[tuple
     if any(suffix in TABLE_SUFFIXES for suffix in path.suffixes[-2:]):
         yield from _table(stream, longest)
     elif begin.lstrip()[:1] == b"[":
-        yield from _list(stream)
+        text = stream.read(MAX_LIST + 1).removeprefix(BYTE_ORDER_MARK)
+        if len(text) > MAX_LIST:
+            raise RowError("too_large", f"the JSON list is longer than {MAX_LIST >> 30} GiB; write it as JSON Lines")
+        try:
+            found = from_json(text)
+        except ValueError as error:
+            raise RowError("not_json", f"the file begins as a JSON list but cannot be read as one: {error}") from None
+        for number, row in enumerate(found, 1):
+            good = isinstance(row, dict)
+            yield number, row if good else RowError("not_json", "the element is JSON but not an object")
     # Zeros inside a row that begins as one are damage of that row.
     elif begin.startswith(BINARY) or (b"\0" in first_line and not first_line.startswith(b"{")):
         raise InputError(f"{path}: the file is not text, or its name has the wrong ending. {READABLE}")
@@ -149,19 +151,6 @@ def _json_lines(stream: io.BufferedReader, longest: int) -> Iterator[tuple[int, 
             yield number, RowError("too_large", f"the line is longer than {longest >> 20} MiB")
             continue
         yield number, line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
-
-
-def _list(stream: io.BufferedReader) -> Iterator[tuple[int, Content]]:
-    """The elements of a JSON list."""
-    text = stream.read(MAX_LIST + 1).removeprefix(BYTE_ORDER_MARK)
-    if len(text) > MAX_LIST:
-        raise RowError("too_large", f"the JSON list is longer than {MAX_LIST >> 30} GiB; write it as JSON Lines")
-    try:
-        found = from_json(text)
-    except ValueError as error:
-        raise RowError("not_json", f"the file begins as a JSON list but cannot be read as one: {error}") from None
-    for number, row in enumerate(found, 1):
-        yield number, row if isinstance(row, dict) else RowError("not_json", "the element is JSON but not an object")
 
 
 def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -116,9 +116,17 @@ def load_recipe(path: Path, changes: Mapping[str, JsonValue]) -> Recipe:
     problems = [problem for key, value in changes.items() if (problem := _change(values, key, value))]
     if problems:
         raise InputError("--set cannot be applied:", problems)
-    if problems := list(_code_problems(values, changes)):
+    given = {name for key, value in changes.items() for name in code_in_change(key, value)}
+    defaults, stages = values.get("defaults"), list(all_stages(values.get("stages")))
+    places = [("defaults", defaults)] if isinstance(defaults, dict) else []
+    for place, settings in [*places, *((settings.get("name", verb), settings) for verb, settings in stages)]:
+        for key, setting, name in code_in(settings):
+            if name not in given:
+                shown = f"{{{name}: 1}}" if setting == "rewards" else name
+                problems.append(f"{place}.{key} is {name!r}; --set {shlex.quote(f'{place}.{key}={shown}')}")
+    if problems:
         raise InputError(f"{path} names code, which a file may not do; if you trust it, name it with --set:", problems)
-    for verb, settings in all_stages(values.get("stages")):  # other tools' keys in the training stages
+    for verb, settings in stages:  # other tools' keys in the training stages
         if verb in table.stages() and table.stages()[verb].writes == "model":
             translated, foreign = translate(settings, leaves(stage_config(verb)))
             settings.clear()
@@ -229,19 +237,6 @@ def all_stages(stages: Any) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield from all_stages(settings.get("stages"))
             else:
                 yield verb, settings
-
-
-def _code_problems(values: Mapping[str, Any], changes: Mapping[str, JsonValue]) -> Iterator[str]:
-    """Settings of the recipe that name code which the command line does not name."""
-    given = {name for key, value in changes.items() for name in code_in_change(key, value)}
-    defaults, stages = values.get("defaults"), values.get("stages")
-    places = [("defaults", defaults)] if isinstance(defaults, dict) else []
-    places += [(settings.get("name", verb), settings) for verb, settings in all_stages(stages)]
-    for place, settings in places:
-        for key, setting, name in code_in(settings):
-            if name not in given:
-                shown = f"{{{name}: 1}}" if setting == "rewards" else name
-                yield f"{place}.{key} is {name!r}; --set {shlex.quote(f'{place}.{key}={shown}')}"
 
 
 def _set(target: dict[str, Any], key: str, value: JsonValue) -> str | None:

@@ -291,7 +291,20 @@ def summary(folder: Path, recipe: Recipe) -> list[SummaryRow]:
             results = Results.read(folder / stage.folder)
         except InputError:  # `bough eval --eval-file` writes another kind of file
             continue
-        rows.append(_row(stage.folder, results, held))
+        # Compared with the newest evaluation of that model on the same tasks: a run may have several sets of them.
+        model, early = results.models[-1], results.stop_width is not None
+        success = report(model.outcomes, lost=model.lost, level=0.95, sequential=early).success
+        row = SummaryRow(
+            stage.folder, None, 0.0, 1.0, len(model.outcomes), len(model.lost), held[-1][0] if held else ""
+        )
+        if success is not None and success.interval is not None:
+            row = replace(row, success=success.mean, low=success.interval.low, high=success.interval.high)
+        for before, old in reversed(held):
+            with suppress(InputError):  # different tasks cannot be compared
+                [compared, *_] = compare([old.models[-1], model], sequential=early or old.stop_width is not None)
+                row = replace(row, before=before, compared=compared)
+                break
+        rows.append(row)
         seen.append((stage.folder, results))
         # The names of models outside the working directory end in a digest.
         names = [one.models[-1].name.partition("@")[0] for _, one in seen]
@@ -303,17 +316,3 @@ def summary(folder: Path, recipe: Recipe) -> list[SummaryRow]:
         replace(row, compared=replace(row.compared, adjusted_p=next(corrected))) if row.compared else row
         for row in rows
     ]
-
-
-def _row(stage: str, results: Results, held: Sequence[tuple[str, Results]]) -> SummaryRow:
-    """An evaluation, compared with the newest one of `held` on the same tasks: a run may have several sets of them."""
-    model, early = results.models[-1], results.stop_width is not None
-    found = report(model.outcomes, lost=model.lost, level=0.95, sequential=early).success
-    row = SummaryRow(stage, None, 0.0, 1.0, len(model.outcomes), len(model.lost), held[-1][0] if held else "")
-    if found is not None and found.interval is not None:
-        row = replace(row, success=found.mean, low=found.interval.low, high=found.interval.high)
-    for before, old in reversed(held):
-        with suppress(InputError):  # different tasks cannot be compared
-            [compared, *_] = compare([old.models[-1], model], sequential=early or old.stop_width is not None)
-            return replace(row, before=before, compared=compared)
-    return row
