@@ -18,6 +18,7 @@ def test_a_row_is_a_history_and_two_next_actions():
         "take mug 1 from countertop 1",
         "go to countertop 1",
     ]
+    assert pair.start[2].content == "THOUGHT: A mug is often on the countertop.\nACTION: go to countertop 1"
     assert pair.reason == "loop_prev_action"
     assert pair.info == {
         "trajectory_index": 17,
@@ -25,12 +26,6 @@ def test_a_row_is_a_history_and_two_next_actions():
         "metadata": {"task_type": "pick_clean_then_place_in_recep"},
         "trajectory_outcome": "success",
     }
-
-
-def test_the_tags_of_the_assistant_are_brought_to_one_spelling():
-    pair = read(rows("roundwise_dpo")[0])
-    assert pair.start[2].content == "THOUGHT: A mug is often on the countertop.\nACTION: go to countertop 1"
-    assert read(rows("roundwise_dpo")[1]).rejected[0].reply.content == "ACTION: task succeeded"
 
 
 @pytest.mark.parametrize(

@@ -30,17 +30,15 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_rounds_are_unrolled_and_every_stage_has_a_folder(file: Path):
-    stages = plan(load_recipe(file, {}))
+    recipe = load_recipe(file, {})
+    assert recipe.name == "mine", "that of its file"
+    stages = plan(recipe)
     assert [stage.folder for stage in stages] == [
         "01-demonstrations", "02-demos", "03-collect", "04-dpo", "05-collect-round-2", "06-dpo-round-2", "07-eval",
     ]  # fmt: skip
     assert [stage.verb for stage in stages[:2]] == ["collect", "demos"]
     assert (stages[3].sources, stages[3].settings) == (("other",), {"max_steps": 3})
     assert stages[6].gate == Gate(alpha=0.1) and stages[6].settings == {}
-
-
-def test_the_name_is_the_files(file: Path):
-    assert load_recipe(file, {}).name == "mine"
 
 
 def test_settings_are_changed_by_verb_by_name_and_in_the_defaults(file: Path):
@@ -51,6 +49,8 @@ def test_settings_are_changed_by_verb_by_name_and_in_the_defaults(file: Path):
     assert stages[0].settings["tasks"] == 9
     assert [stage.settings.get("beta") for stage in stages] == [None, None, None, 0.5, None, 0.5, None]
     assert "tasks" not in plan(load_recipe(file, {"collect.attempts": 3}))[2].settings
+    file.write_text("defaults:\nstages: [{demos: }]")
+    assert load_recipe(file, {"defaults.max_turns": 3}).defaults == {"max_turns": 3}
 
 
 def test_a_change_replaces_a_setting_however_the_recipe_writes_it(tmp_path: Path):
@@ -122,11 +122,6 @@ def test_what_cannot_be_changed_or_meant_is_said(tmp_path: Path, text: str, chan
     assert problem in str(error.value)
 
 
-def test_an_empty_world_can_be_given_settings(tmp_path: Path):
-    (tmp_path / "mine.yaml").write_text("defaults:\nstages: [{demos: }]")
-    assert load_recipe(tmp_path / "mine.yaml", {"defaults.max_turns": 3}).defaults == {"max_turns": 3}
-
-
 def test_a_shipped_recipe_is_found_by_name_and_others_by_file():
     assert find_recipe("some/file.yaml") == Path("some/file.yaml")
     with pytest.raises(InputError, match="there is no recipe 'dmeo'"):
@@ -184,19 +179,14 @@ def test_a_recipe_cannot_name_a_cluster_elsewhere_unless_the_command_line_does(t
 
 @pytest.mark.parametrize("name", ["../../other", "..", "/etc", "a/b", ".x", "a b", ""])
 def test_a_name_leads_nowhere_else(name: str):
-    for stages in ([{"collect": {"name": name}}], [{"repeat": {"rounds": 2, "stages": [{"collect": {"name": name}}]}}]):
+    given = {"collect": {"name": name}}
+    for stages in ([given], [{"repeat": {"rounds": 2, "stages": [given]}}], [{name: {}}]):
         with pytest.raises(InputError) as error:
             plan(Recipe(stages=stages))  # type: ignore[arg-type]
         [problem] = error.value.problems
         assert f"its name is {name!r}; a name consists of" in problem
     with pytest.raises(InputError, match=r"name is .*; a name consists of"):
         Recipe(name=name, stages=[{"demos": {}}])
-
-
-def test_a_verb_that_is_a_path_is_no_name_either():
-    with pytest.raises(InputError) as error:
-        plan(Recipe(stages=[{"../../other": {}}]))
-    assert "its name is '../../other'" in str(error.value)
 
 
 def nested(depth: int) -> Any:
@@ -218,8 +208,3 @@ def nested(depth: int) -> Any:
 def test_a_billion_rounds_are_refused_before_they_are_counted_out(stages: Any):
     with pytest.raises(InputError, match="the recipe has more than 1000 stages with its rounds unrolled"):
         plan(Recipe(stages=stages))
-
-
-def test_rounds_of_nothing_are_refused():
-    with pytest.raises(InputError, match="at least one stage"):
-        plan(Recipe(stages=[{"repeat": {"rounds": 10**9, "stages": []}}]))
