@@ -154,7 +154,7 @@ def test_a_world_that_is_not_installed_stops_only_what_needs_it(collection: Path
         (["demos", "nowhere", "-o", "x.jsonl"], "nowhere: there is no such file or folder"),
         (["demos", str(EXAMPLES / "household.jsonl"), "-o", "x.json"], "must end in .jsonl"),
         (["pairs", "nowhere", "-o", "x.jsonl", "--caps", "loop=-3"], "caps"),
-        (["pairs", "nowhere", "-o", "x.jsonl", "--shares", "loop"], "must be written as reason=number"),
+        (["pairs", "nowhere", "-o", "x.jsonl", "--shares", "loop"], "must be written as key=value"),
         (["groups", "nowhere", "-o", "x.jsonl", "--rewards", "outcome=much"], "it must be a number"),
     ],
 )

@@ -13,10 +13,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
 
-from pydantic.fields import FieldInfo
-
 from bough.config.base import Config
-from bough.config.parts import Leaf, leaves, other_names
+from bough.config.parts import Leaf, extra, leaves, other_names
 from bough.config.problems import flag, is_positional, other_than
 from bough.errors import InputError
 
@@ -100,8 +98,8 @@ def _add_flag(group: Any, leaf: Leaf, help: str) -> None:
     name, info = leaf.flat, leaf.info
     others = [flag(other) for other in other_names(info) if other != name]
     # A field cannot be called `json`, which pydantic has taken, but a flag can.
-    names = others if _extra(info).get("renamed") else [flag(name), *others]
-    if short := _extra(info).get("short"):
+    names = others if extra(info).get("renamed") else [flag(name), *others]
+    if short := extra(info).get("short"):
         names.insert(0, str(short))
     options: dict[str, Any] = {"dest": name, "help": help}
     kind = plain_type(info.annotation)
@@ -134,17 +132,13 @@ def _metavar(annotation: Any) -> str:
 
 
 def _help(leaf: Leaf) -> str:
-    if _extra(leaf.info).get("hidden"):
+    if extra(leaf.info).get("hidden"):
         return argparse.SUPPRESS
     text, default = (leaf.info.description or "").replace("%", "%%"), leaf.default
     if leaf.info.is_required():
         return f"{text} (required{other_than(leaf.info, ', or ')})"
     shown = " ".join(map(str, default)) if isinstance(default, list) else str(default).replace("%", "%%")
     return text if default in (None, "", [], {}) else f"{text} (default: {shown})"
-
-
-def _extra(info: FieldInfo) -> dict[str, Any]:
-    return info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
 
 
 def _unknown(words: list[str]) -> dict[str, Any]:

@@ -148,17 +148,10 @@ Weight = float | dict[str, JsonValue]
 
 
 def _pairs(value: Any) -> Any:
-    """`reward=weight` arguments of the command line, as a mapping; the weight is read as YAML."""
-    if not isinstance(value, list):
-        return value
-    rewards: dict[str, Any] = {}
-    for word in value:
-        name, equals, text = str(word).partition("=")
-        try:
-            rewards[name] = read_value(text) if equals else 1.0
-        except yaml.YAMLError:
-            raise ValueError(f"{word!r} must be written as reward=weight or reward={{weight: 1, …}}") from None
-    return rewards
+    """`reward=weight` arguments of the command line, as a mapping; a reward alone has the weight 1."""
+    return key_values(
+        [word if "=" in str(word) else f"{word}=1.0" for word in value] if isinstance(value, list) else value
+    )
 
 
 def _weighed(rewards: dict[str, Weight]) -> dict[str, Weight]:

@@ -189,9 +189,13 @@ def _inside(value: Any) -> Mapping[str, Any] | None:
     return value if isinstance(value, Mapping) else None
 
 
+def extra(info: FieldInfo) -> dict[str, Any]:
+    """What a field says about its place on the command line."""
+    return info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+
+
 def _flat(name: str, info: FieldInfo) -> str:
-    extra = info.json_schema_extra
-    return str(extra["flag"]) if isinstance(extra, dict) and "flag" in extra else name
+    return str(extra(info).get("flag", name))
 
 
 def _default(info: FieldInfo) -> Any:

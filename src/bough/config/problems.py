@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from bough.config.parts import Leaf, flattened, leaves, other_names, parts, spelling
+from bough.config.parts import Leaf, extra, flattened, leaves, other_names, parts, spelling
 from bough.errors import InputError, did_you_mean
 from bough.ledger import plural
 
@@ -41,12 +41,12 @@ def named(settings: Iterable[str], separator: str = ", ") -> str:
 
 def is_positional(info: FieldInfo) -> bool:
     """Whether the field is a positional argument of the command line."""
-    return isinstance(info.json_schema_extra, dict) and bool(info.json_schema_extra.get("positional"))
+    return bool(extra(info).get("positional"))
 
 
 def other_than(info: FieldInfo, before: str, after: str = "", spell: Callable[[str], str] = flag) -> str:
     """The setting that may be given instead of this required one, with the text around it; "" if there is none."""
-    other = info.json_schema_extra.get("or") if isinstance(info.json_schema_extra, dict) else None
+    other = extra(info).get("or")
     return f"{before}{spell(str(other))}{after}" if other else ""
 
 
@@ -112,12 +112,6 @@ def _sentence(config: type[BaseModel], leaf: Leaf | None, key: str, finding: Any
     return f"{key} is {given!r}; {rule}"
 
 
-def on_command_line(leaf: Leaf) -> str:
-    """The name that the setting's flag has."""
-    renamed = isinstance(leaf.info.json_schema_extra, dict) and leaf.info.json_schema_extra.get("renamed")
-    return next(name for name in other_names(leaf.info) if name != leaf.flat) if renamed else leaf.flat
-
-
 def _unknown(config: type[BaseModel], where: tuple[int | str, ...], key: str, spell: Callable[[str], str]) -> str:
     known = leaves(config).get(str(where[-1]))
     if known is None and (why := REMOVED.get("_".join(map(str, where)))):
@@ -131,5 +125,8 @@ def _unknown(config: type[BaseModel], where: tuple[int | str, ...], key: str, sp
         return f"{key} and {known.nested} are the same setting; remove one of them"
     if known is not None:  # a part alone has no flat names
         return f"{key} is not a setting; did you mean {known.nested}?"
-    names = [*leaves(config), *parts(config)] if spell is str else map(on_command_line, leaves(config).values())
+    names = [*leaves(config), *parts(config)]
+    if spell is not str:  # the flag of a renamed setting has the last of its names
+        every = leaves(config).values()
+        names = [other_names(leaf.info)[-1] if extra(leaf.info).get("renamed") else leaf.flat for leaf in every]
     return f"{key} is not a setting{did_you_mean(key, dict.fromkeys(map(spell, names)))}"

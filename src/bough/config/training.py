@@ -13,7 +13,7 @@ from pydantic import Field, ValidationInfo, ValidatorFunctionWrapHandler, field_
 
 from bough.config.base import Config, setting
 from bough.config.groups import MODEL, CallsConfig, ReportConfig
-from bough.config.parts import leaves
+from bough.config.parts import extra, leaves
 from bough.config.problems import named
 
 # Settings that need eval_file, and those that have no effect with an environment.
@@ -198,8 +198,7 @@ class TrainingConfig(ReportConfig):
     def _rate_suits_what_is_trained(cls, optimizer: OptimizerConfig, info: ValidationInfo) -> OptimizerConfig:
         if optimizer.learning_rate is not None:
             return optimizer
-        rates = type(optimizer).model_fields["learning_rate"].json_schema_extra
-        assert isinstance(rates, dict)
+        rates = extra(type(optimizer).model_fields["learning_rate"])
         lora = info.data.get("lora")
         rate = rates["lora" if lora is None or lora.enabled else "full"]
         # As a default: it does not count as given.

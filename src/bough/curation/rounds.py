@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue
 
 from bough.config.base import Config
-from bough.config.groups import OptionValues
+from bough.config.groups import OptionValues, key_values
 from bough.curation.source import CurationConfig, SourcedTrajectory
 from bough.curation.states import RulesOf, State, states
 from bough.environments.base import action_of
@@ -24,15 +24,6 @@ from bough.types import Pair, Trajectory, Turn, conversation
 
 REWARD = "the reward to compare by (default: total, else the only reward, else the outcome)"
 PARTING = "parting"
-
-
-def _counts(value: Any) -> Any:
-    """`reason=number` arguments of the command line, as a mapping."""
-    if not isinstance(value, list):
-        return value
-    if missing := [word for word in value if "=" not in str(word)]:
-        raise ValueError(f"{missing[0]!r} must be written as reason=number")
-    return dict(str(word).split("=", 1) for word in value)
 
 
 class EpisodePairsConfig(Config):
@@ -68,10 +59,10 @@ class FailureModesConfig(Config):
         "environment's expert",
     )
     per_trajectory: int = Field(2, ge=1, description="maximum number of pairs per reason and trajectory")
-    caps: Annotated[dict[str, Annotated[int, Field(ge=0)]], BeforeValidator(_counts)] = Field(
+    caps: Annotated[dict[str, Annotated[int, Field(ge=0)]], BeforeValidator(key_values)] = Field(
         {}, description="maximum number of pairs per reason, such as loop=200 parting=500"
     )
-    shares: Annotated[dict[str, Annotated[float, Field(gt=0, le=1)]], BeforeValidator(_counts)] = Field(
+    shares: Annotated[dict[str, Annotated[float, Field(gt=0, le=1)]], BeforeValidator(key_values)] = Field(
         {}, description="maximum fraction of all pairs per reason, such as loop=0.3"
     )
 

@@ -144,12 +144,19 @@ def _raw_rows(file: str, format: str | None, contents: list[Numbered]) -> RawRow
 def raw_rows(source: str | Path, format: Format | None = None) -> Iterator[RawRows]:
     """The rows of a file or a folder of shards, a few at a time. Without a `format`, that of most first rows counts."""
     for path in files(source):
-        contents = _contents(path)
-        first = [] if format else _first(contents)
-        votes: Counter[str] = Counter()
-        for _, row in first:
-            with contextlib.suppress(RowError):
-                votes[detect(parse(row)).name] += 1
+        contents, first, votes, seen = _contents(path), list[Numbered](), Counter[str](), 0
+        for number, content in () if format else itertools.islice(contents, ROWS_TO_DETECT):
+            row: Content
+            try:
+                row = parse(content)
+                with contextlib.suppress(RowError):
+                    votes[detect(row).name] += 1
+            except RowError as error:
+                row = error
+            first.append((number, row))
+            seen += _size(content)
+            if seen > BYTES_TO_DETECT:
+                break
         found = format or (FORMATS[votes.most_common(1)[0][0]] if votes else None)
         chunk, size = list[Numbered](), 0
         for number, content in itertools.chain(first, contents):
@@ -160,20 +167,6 @@ def raw_rows(source: str | Path, format: Format | None = None) -> Iterator[RawRo
                 chunk, size = [], 0
         if chunk:
             yield RawRows(str(path), found, chunk)
-
-
-def _first(contents: Iterator[Numbered]) -> list[Numbered]:
-    """The first rows, parsed."""
-    first, size = list[Numbered](), 0
-    for number, content in itertools.islice(contents, ROWS_TO_DETECT):
-        try:
-            first.append((number, parse(content)))
-        except RowError as error:
-            first.append((number, error))
-        size += _size(content)
-        if size > BYTES_TO_DETECT:
-            break
-    return first
 
 
 def _contents(path: Path) -> Iterator[Numbered]:

@@ -13,7 +13,7 @@ from bough.data.base import Sample
 from bough.data.bough import common_prefix
 from bough.ledger import plural
 from bough.terminal.console import printable
-from bough.types import Call, Group, Message, Pair, Trajectory, Turn
+from bough.types import Call, Group, Message, Pair, Turn
 
 COLOURS = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}
 
@@ -44,7 +44,12 @@ def _lines(sample: Sample) -> Iterator[Text]:
         if isinstance(sample, Group):
             yield Text(f"attempt {number} of {len(attempts)}", "bold")
         yield from _turns(attempt.turns)
-        yield _outcome(attempt)
+        outcomes = {True: ("success", "green"), False: ("failure", "red"), None: ("outcome unknown", "dim")}
+        word, colour = outcomes[attempt.success]
+        scores = {name: "not scored" if value is None else f"{value:g}" for name, value in attempt.rewards.items()}
+        stop = [f"stopped: {attempt.stop}"] if attempt.stop else []
+        facts = [word, *stop, *(f"{name} {score}" for name, score in scores.items())]
+        yield Text(printable(" · ".join(facts)), f"bold {colour}")
 
 
 def _turns(turns: list[Turn]) -> Iterator[Text]:
@@ -76,17 +81,6 @@ def _message(message: Message, note: str = "") -> Text:
         arguments = ", ".join(f"{key}={value!r}" for key, value in call.arguments.items())
         line.append(printable(f"\n  → {call.name}({arguments})"), "green")
     return line
-
-
-def _outcome(trajectory: Trajectory) -> Text:
-    word, colour = {True: ("success", "green"), False: ("failure", "red"), None: ("outcome unknown", "dim")}[
-        trajectory.success
-    ]
-    rewards = [
-        f"{name} {'not scored' if value is None else f'{value:g}'}" for name, value in trajectory.rewards.items()
-    ]
-    stop = [f"stopped: {trajectory.stop}"] if trajectory.stop else []
-    return Text(printable(" · ".join([word, *stop, *rewards])), f"bold {colour}")
 
 
 # Tokens in colour: trained tokens are green between ⟦ ⟧, all others are context.

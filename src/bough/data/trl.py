@@ -167,7 +167,7 @@ def read_rounds(row: Row) -> Pair:
         sides.append([turn.model_copy(update={"action": action and action[1].strip()})])
     index = name(row, "trajectory_index")
     return read_pair(
-        row, history, *sides, "messages", "chosen", "rejected", "tools",
+        row, history, sides[0], sides[1], "messages", "chosen", "rejected", "tools",
         tools=chat.read_tools(row), unnamed=index and f"trajectory-{index}",
     )  # fmt: skip
 
