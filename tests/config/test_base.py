@@ -51,12 +51,6 @@ def test_flags_override_the_file_whichever_name_it_used(tmp_path: Path):
     assert (loaded.epochs, loaded.model) == (7, "other")
 
 
-def test_the_resolved_settings_read_back_the_same(tmp_path: Path):
-    settings = Training(train_file=Path("a.jsonl"), learning_rate=8e-7, targets=["a", "b"])
-    (tmp_path / "config.yaml").write_text(settings.to_yaml())
-    assert Training.load(tmp_path / "config.yaml") == settings
-
-
 def test_all_problems_are_reported_at_once_with_their_lines(tmp_path: Path):
     found = problems("learning_rat: 1\nschedule: cosin\nepochs: many\nbf16: 7\n\nlearning_rate: 0\n", tmp_path)
     assert found == [
@@ -87,26 +81,6 @@ def test_a_problem_with_a_flag_is_spelt_as_a_flag(tmp_path: Path):
 )
 def test_own_rules_places_in_lists_and_repeated_keys_are_named(tmp_path: Path, line: str, said: str):
     assert problems(f"train_file: a\n{line}\n", tmp_path) == [said]
-
-
-def test_python_arguments_are_checked_the_same_way():
-    with pytest.raises(InputError, match="learning_rat is not a setting; did you mean learning_rate"):
-        Training(train_file=Path("a"), learning_rat=1)  # type: ignore[call-arg]
-
-
-@pytest.mark.parametrize("text", ["- a\n- b\n", "just text", "a: [1\n", "a: 1\n b: 2", "\x00"])
-def test_what_is_no_mapping_is_an_input_error(tmp_path: Path, text: str):
-    (tmp_path / "run.yaml").write_text(text)
-    with pytest.raises(InputError, match=r"run\.yaml"):
-        Training.load(tmp_path / "run.yaml")
-
-
-def test_an_absent_or_unreadable_file_is_an_input_error(tmp_path: Path):
-    with pytest.raises(InputError, match="no such file"):
-        Training.load(tmp_path / "none.yaml")
-    (tmp_path / "latin.yaml").write_bytes(b"a: \xff")
-    with pytest.raises(InputError, match="cannot be read"):
-        Training.load(tmp_path / "latin.yaml")
 
 
 @pytest.mark.parametrize("path", ["s3://bucket/run", "gs://bucket/run", "file:///tmp/run", "S3://bucket"])

@@ -48,12 +48,6 @@ def test_underscores_other_names_and_negations_are_understood():
     assert (settings.model, settings.use_lora) == ("m", False)
 
 
-def test_flags_stand_over_the_file(tmp_path: Path):
-    (tmp_path / "run.yaml").write_text("file: from-yaml.jsonl\nlimit: 5\nuse_lora: true\n")
-    settings = parse("--config", str(tmp_path / "run.yaml"), "--limit", "6")
-    assert (str(settings.file), settings.limit, settings.use_lora) == ("from-yaml.jsonl", 6, True)
-
-
 def test_unknown_flags_and_bad_values_are_reported_together():
     with pytest.raises(InputError) as error:
         parse("--shedule=linear", "--limit", "three")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bough.curation.source import ledger_path, write_out
+from bough.curation.source import write_out
 from bough.data.reader import read
 from bough.errors import InputError
 from bough.ledger import Ledger
@@ -49,7 +49,3 @@ def test_nothing_to_write_says_what_became_of_everything(tmp_path: Path):
     with pytest.raises(InputError, match="3 no_success_came_by"):
         write_out(tmp_path / "out.jsonl", [], [ledger])
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_ledger_is_named_after_its_output():
-    assert ledger_path(Path("a/pairs.jsonl.zst")) == Path("a/pairs.ledger.json")

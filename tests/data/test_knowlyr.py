@@ -43,18 +43,14 @@ def test_text_and_list_give_the_same_turns_and_a_text_without_steps_is_one_reply
     assert plain.turns == [Turn(reply=Message(role="assistant", content="hi"))]
 
 
-@pytest.mark.parametrize("row", rows("knowlyr_sft_steps") + rows("knowlyr_sft_flat")[3:4])
+# With other spacing than ours it is written as text.
+SPACED = {"response": "Step 1:\nAction:ls\nObservation:a\n\nStep 2:\nAction:\n  finish", "task_id": "t"}
+
+
+@pytest.mark.parametrize(
+    "row", [*rows("knowlyr_sft_steps"), rows("knowlyr_sft_flat")[3], {"instruction": "Go", "input": "", **SPACED}]
+)
 def test_a_demonstration_is_written_as_the_row_it_came_from(row: dict):
-    assert write_sft(read_sft(row)) == row
-
-
-def test_a_text_with_other_spacing_is_written_as_text():
-    row = {
-        "instruction": "Go",
-        "input": "",
-        "response": "Step 1:\nAction:ls\nObservation:a\n\nStep 2:\nAction:\n  finish",
-        "task_id": "t",
-    }
     assert write_sft(read_sft(row)) == row
 
 
@@ -86,14 +82,10 @@ def test_step_rewards_are_the_rewards_of_the_turns():
     assert all("step_rewards" not in attempt.info for attempt in group.attempts)
     one_reply = read_grpo(rows("knowlyr_grpo")[1]).attempts[0]
     assert one_reply.info == {"step_rewards": [0.4, 0.9]} and one_reply.turns[0].reward is None
-
-
-def test_step_rewards_that_match_no_turns_are_an_error():
     row = rows("knowlyr_grpo")[2]
     row["trajectories"][0]["step_rewards"] = [1, 2, 3]
-    with pytest.raises(RowError, match=r"^trajectories\[0\] has 3 step_rewards for 2 steps$") as error:
+    with pytest.raises(RowError, match=r"^trajectories\[0\] has 3 step_rewards for 2 steps$"):
         read_grpo(row)
-    assert error.value.reason == "wrong_length"
 
 
 @pytest.mark.parametrize(

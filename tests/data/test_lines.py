@@ -86,9 +86,6 @@ def test_parquet_and_saved_data_sets_read_the_same(tmp_path: Path, plain: Path):
     with pytest.raises(InputError, match="splits/train"):
         list(read(tmp_path / "splits"))
     assert list(read(tmp_path / "splits" / "train")) == list(read(plain))
-
-
-def test_a_file_that_is_no_parquet_is_a_named_problem(tmp_path: Path):
     (tmp_path / "a.parquet").write_bytes(b"not parquet")
     with pytest.raises(InputError, match=r"a\.parquet:1: not a complete Parquet file"):
         list(read(tmp_path / "a.parquet"))

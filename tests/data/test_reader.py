@@ -84,15 +84,6 @@ def test_a_folder_of_shards_reads_in_order_of_name(tmp_path: Path):
     assert [r.start[0].content for r in read(tmp_path) if isinstance(r, Trajectory)] == ["a", "b", "c"]
 
 
-def test_what_cannot_be_read_at_all_is_said_plainly(tmp_path: Path):
-    with pytest.raises(InputError, match="no such file"):
-        list(read(tmp_path / "none.jsonl"))
-    with pytest.raises(InputError, match="contains no data file"):
-        list(read(tmp_path))
-    with pytest.raises(InputError, match="did you mean trl"):
-        Reader(tmp_path, format="tlr")
-
-
 @given(
     rows=st.lists(
         st.binary(max_size=40) | st.sampled_from([line(GOOD), b"[", b"\xef\xbb\xbf", b'"', b"NaN", b"[" * 3000]),

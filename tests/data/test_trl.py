@@ -14,12 +14,6 @@ YES = {"role": "assistant", "content": "Yes."}
 NO = {"role": "assistant", "content": "No."}
 
 
-def reason_of(row: dict) -> str:
-    with pytest.raises(RowError) as error:
-        read(row)
-    return error.value.reason
-
-
 def test_messages_become_a_start_and_turns():
     trajectory = read(rows("trl_messages")[0])
     assert [message.role for message in trajectory.start] == ["system", "user"]
@@ -95,10 +89,6 @@ def test_the_same_start_is_the_same_task():
     [
         ({"messages": []}, "unbalanced_roles"),
         ({"messages": [USER]}, "unbalanced_roles"),
-        ({"messages": [YES]}, "unbalanced_roles"),
-        ({"messages": [USER, YES, NO]}, "unbalanced_roles"),
-        ({"messages": [USER, {"role": "tool", "content": "x"}, YES]}, "unbalanced_roles"),
-        ({"messages": [USER, {"role": "system", "content": "x"}, YES]}, "unbalanced_roles"),
         ({"messages": [USER, {"role": "assistant", "content": " "}]}, "empty_completion"),
         ({"messages": "Hi"}, "wrong_type"),
         ({"messages": None}, "missing_field"),
@@ -121,7 +111,9 @@ def test_the_same_start_is_the_same_task():
     ],
 )
 def test_a_bad_row_says_why(row: dict, reason: str):
-    assert reason_of(row) == reason
+    with pytest.raises(RowError) as error:
+        read(row)
+    assert error.value.reason == reason
 
 
 @given(record=trajectories | pairs())

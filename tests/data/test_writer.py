@@ -48,15 +48,6 @@ def test_history_is_stored_once(tmp_path: Path):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_file_can_be_opened_again_and_grows(tmp_path: Path, ending: str):
-    path = tmp_path / f"a{ending}"
-    for number in range(3):
-        with Writer(path) as writer:
-            writer.write(trajectory(number))
-    assert [record.id for record in read(path)] == ["0", "1", "2"]
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("cut", [1, 7, 40])
 def test_a_torn_end_is_reported_by_the_reader_and_removed_by_the_next_writer(tmp_path: Path, ending: str, cut: int):
     path = tmp_path / f"a{ending}"

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from bough.commands.table import Command
+from bough.config.base import setting
 from bough.config.groups import ReportConfig
 from bough.config.yaml_file import write_value
 from bough.environments.adapters.names import ADAPTERS
@@ -23,22 +24,20 @@ from bough.terminal import console
 class EnvListConfig(ReportConfig):
     """Lists the environments, or the options of one of them."""
 
-    environment: str | None = Field(
-        None, description="show the options of this environment", json_schema_extra={"positional": True}
-    )
+    environment: str | None = setting(None, positional=True, description="show the options of this environment")
 
 
 class EnvNewConfig(ReportConfig):
     """Writes the files of a new environment: the class, its test and a recipe that trains in it."""
 
-    name: str = Field(description="name of the environment, such as shop", json_schema_extra={"positional": True})
+    name: str = setting(positional=True, description="name of the environment, such as shop")
     output: Path = Field(Path(), description="folder in which a folder of that name is made")
 
 
 class EnvSetupConfig(ReportConfig):
     """Installs what an environment needs besides Python packages (web: a browser)."""
 
-    environment: str = Field(description="the environment", json_schema_extra={"positional": True})
+    environment: str = setting(positional=True, description="the environment")
 
 
 def list_all(config: EnvListConfig) -> int:

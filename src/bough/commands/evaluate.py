@@ -16,6 +16,7 @@ from bough.commands.collect import announce_episodes
 from bough.commands.models import LoadedModel, ModelLike, TrainedModel, model_name
 from bough.commands.objects import AgentLike, EnvironmentLike, Facts, Source, StrPath, as_file, is_path, where_to_play
 from bough.commands.table import Command, Stage
+from bough.config.base import setting
 from bough.config.groups import ReportConfig
 from bough.config.keywords import make_config, settings_of
 from bough.data.base import IN_MEMORY
@@ -62,18 +63,14 @@ class CompareConfig(ReportConfig):
     """Compares results of `bough eval --environment`, matched by task and attempt."""
 
     statistics: StatisticsConfig = StatisticsConfig()
-    files: list[Path] = Field(
-        min_length=1,
-        description="result files, or the folders that contain them",
-        json_schema_extra={"positional": True},
+    files: list[Path] = setting(
+        positional=True, min_length=1, description="result files, or the folders that contain them"
     )
     gate: bool = Field(False, description="exit with 1 unless the last model is significantly better than the first")
     gate_by_type: bool = Field(
         False, description="with --gate: also exit with 1 if the last model is significantly worse on any type of task"
     )
-    output: Path | None = Field(
-        None, description="also write the report to this JSON file", json_schema_extra={"short": "-o"}
-    )
+    output: Path | None = setting(None, short="-o", description="also write the report to this JSON file")
 
     @model_validator(mode="after")
     def _types_are_of_the_gate(self) -> Self:

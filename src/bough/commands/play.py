@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from bough import event_loop
 from bough.commands.objects import EnvironmentLike, environment_name
 from bough.commands.table import Command
-from bough.config.base import Config
+from bough.config.base import Config, setting
 from bough.config.groups import EnvironmentConfig
 from bough.config.keywords import make_config, settings_of
 from bough.environments.base import Environment, Observation
@@ -32,9 +32,10 @@ from bough.types import Task
 class PlayedEnvironmentConfig(EnvironmentConfig):
     """Environment and tasks."""
 
-    name: str = Field(
+    name: str = setting(
+        flag="environment",
+        positional=True,
         description="a name of `bough env list`, module:Class or path/to/file.py:Class",
-        json_schema_extra={"flag": "environment", "positional": True},
     )
 
 

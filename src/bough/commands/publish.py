@@ -13,6 +13,7 @@ from rich.filesize import decimal
 from bough.commands.models import ModelLike, TrainedModel, model_name
 from bough.commands.objects import StrPath
 from bough.commands.table import Command
+from bough.config.base import setting
 from bough.config.groups import ReportConfig
 from bough.config.keywords import make_config, settings_of
 from bough.errors import BoughError, InputError
@@ -27,11 +28,8 @@ from bough.terminal import console
 class MergeConfig(ReportConfig):
     """Merges an adapter into its base model and writes the result as a model of its own."""
 
-    adapter: Path = Field(description="the folder of the adapter", json_schema_extra={"positional": True})
-    output: Path = Field(
-        description="the folder to write, or a file that ends in .gguf, for llama.cpp",
-        json_schema_extra={"short": "-o"},
-    )
+    adapter: Path = setting(positional=True, description="the folder of the adapter")
+    output: Path = setting(short="-o", description="the folder to write, or a file that ends in .gguf, for llama.cpp")
     gguf_type: Literal["f32", "f16", "bf16", "q8_0"] | None = Field(
         None, description="data type of the weights in a GGUF file (default: f16)"
     )
@@ -47,7 +45,7 @@ class MergeConfig(ReportConfig):
 class PushConfig(ReportConfig):
     """Uploads a trained model and its card to the Hub, with the account of `hf auth login` or HF_TOKEN."""
 
-    run: Path = Field(description=RUN, json_schema_extra={"positional": True})
+    run: Path = setting(positional=True, description=RUN)
     repo: HubId = Field(description="the repository, org/name; it is created if it does not exist")
     private: bool = Field(False, description="create the repository as private")
     base_model: HubId | None = Field(

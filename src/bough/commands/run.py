@@ -9,12 +9,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
 from rich.markup import escape
 from rich.table import Table
 
 from bough.commands.objects import StrPath
 from bough.commands.table import Command
+from bough.config.base import setting
 from bough.config.groups import ReportConfig
 from bough.config.keywords import make_config, settings_of
 from bough.config.yaml_file import write_value
@@ -31,13 +31,13 @@ from bough.terminal import console
 class RunsListConfig(ReportConfig):
     """Lists the runs in a folder and the progress of each: recipes and single commands."""
 
-    folder: Path = Field(Path("runs"), description="the folder of the runs", json_schema_extra={"positional": True})
+    folder: Path = setting(Path("runs"), positional=True, description="the folder of the runs")
 
 
 class RunsShowConfig(ReportConfig):
     """Shows one run: its stages, their inputs and outputs, its results."""
 
-    run: Path = Field(description="the run folder", json_schema_extra={"positional": True})
+    run: Path = setting(positional=True, description="the run folder")
 
 
 class RecipeRun:

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from bough.commands.objects import StrPath
 from bough.commands.table import Command
+from bough.config.base import setting
 from bough.config.groups import ReportConfig
 from bough.config.keywords import make_config, settings_of
 from bough.errors import InputError
@@ -24,11 +25,7 @@ if TYPE_CHECKING:
 class ViewConfig(ReportConfig):
     """Serves a run folder or a data file as a local web page, or exports it to a single file."""
 
-    path: Path = Field(
-        Path("runs"),
-        description="a run folder, a folder of runs, or a data file",
-        json_schema_extra={"positional": True},
-    )
+    path: Path = setting(Path("runs"), positional=True, description="a run folder, a folder of runs, or a data file")
     model: str | None = Field(
         None, description="the model whose tokens are shown (default: the one in the folder's settings)"
     )

@@ -55,16 +55,16 @@ def files(source: str | Path) -> list[Path]:
     try:
         if is_hub(path) or is_dataset(path) or path.is_file():
             return [path]
-        if not path.is_dir():
-            if path.exists():
-                raise InputError(f"{path}: not a regular file; pipes and devices cannot be read")
-            raise InputError(f"{path}: there is no such file or folder")
-        if (collected := path / "trajectories.jsonl").is_file():
+        is_folder, known = path.is_dir(), path.exists()
+        if is_folder and (collected := path / "trajectories.jsonl").is_file():
             return [collected]
-        endings = [text + packed for text in TEXT_SUFFIXES for packed in PACKED_SUFFIXES] + [".parquet"]
-        names = sorted(p.name for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
+        names = sorted(p.name for p in path.iterdir() if p.is_file() and p.name[0] != ".") if is_folder else []
     except (OSError, ValueError, RuntimeError) as error:  # no permission, a loop of links, a null byte
         raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if not is_folder:
+        why = "not a regular file; pipes and devices cannot be read" if known else "there is no such file or folder"
+        raise InputError(f"{path}: {why}")
+    endings = [text + packed for text in TEXT_SUFFIXES for packed in PACKED_SUFFIXES] + [".parquet"]
     names = [name for name in names if name.endswith(tuple(endings))]
     if odd := [name for name in names if any("\ud800" <= character <= "\udfff" for character in name)]:
         raise InputError(f"{path}: the name {odd[0]!a} is not UTF-8; rename the file")

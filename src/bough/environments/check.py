@@ -25,6 +25,7 @@ from typing import Any
 from pydantic import Field
 
 from bough import event_loop
+from bough.config.base import setting
 from bough.config.groups import OptionValues, ReportConfig
 from bough.environments.base import Environment, Observation
 from bough.environments.isolated import Isolated, shut_down
@@ -40,9 +41,8 @@ from bough.types import Message, Task, Trajectory, Turn
 class EnvCheckConfig(ReportConfig):
     """Checks an environment against the contract: determinism, replay, bad input, close."""
 
-    environment: str = Field(
-        description="a name of `bough env list`, module:Class or path/to/file.py:Class",
-        json_schema_extra={"positional": True},
+    environment: str = setting(
+        positional=True, description="a name of `bough env list`, module:Class or path/to/file.py:Class"
     )
     options: OptionValues = Field({}, description="options of the environment as key=value")
     task_file: Path | None = Field(

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
-from bough.config.base import Config
+from bough.config.base import Config, setting
 from bough.config.groups import (
     BASELINES,
     AgentConfig,
@@ -66,10 +66,10 @@ class StatisticsConfig(Config):
 class EvaluatedEnvironmentConfig(PlayedTasksConfig):
     """Environment and tasks."""
 
-    name: str = Field(
+    name: str = setting(
         "",
+        flag="environment",
         description="the environment to play in: a name of `bough env list`, module:Class or path/to/file.py:Class",
-        json_schema_extra={"flag": "environment"},
     )
     split: str = Field("unseen", description="the split to draw tasks from: train, seen or unseen")
 
@@ -87,10 +87,8 @@ class ContestantsConfig(AgentConfig):
 class HeldOutFileConfig(Config):
     """A held-out file instead of an environment."""
 
-    file: Path | None = Field(
-        None,
-        description="held-out data, in any format that `bough data formats` lists",
-        json_schema_extra={"flag": "eval_file"},
+    file: Path | None = setting(
+        None, flag="eval_file", description="held-out data, in any format that `bough data formats` lists"
     )
     format: str = Field("auto", description="format of the held-out file")
     token_budget: int = Field(4096, ge=128, description="tokens per forward pass, shared tokens counted once")
@@ -136,10 +134,10 @@ class EvalConfig(ReportConfig):
     concurrency: int = Field(16, ge=1, description="episodes played at the same time")
     retries: int = Field(3, ge=0, description="retries of an episode after the environment or the engine failed")
     overwrite: bool = Field(False, description="delete the episodes in the output folder first")
-    output: Path | None = Field(
+    output: Path | None = setting(
         None,
+        short="-o",
         description="with --environment a folder, in which a stopped evaluation resumes; with --eval-file a JSON file",
-        json_schema_extra={"short": "-o"},
     )
 
     @model_validator(mode="after")

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, BeforeValidator, Field, JsonValue, model_validator
 
-from bough.config.base import LARGEST, RENAMED, Config
+from bough.config.base import LARGEST, RENAMED, Config, setting
 from bough.config.flags import plain_type
 from bough.config.groups import (
     MODEL,
@@ -162,13 +162,13 @@ def _number(value: Any) -> float | None:
 class PopulationConfig(Config):
     """The population."""
 
-    size: int = Field(
+    size: int = setting(
         8,
+        flag="population_size",
         ge=2,
         le=256,
         validation_alias=AliasChoices("size", "pop_size"),
         description="number of members",
-        json_schema_extra={"flag": "population_size"},
     )
     generations: int = Field(5, ge=1, description="number of generations; a resumed run may have more")
     steps: int = Field(
@@ -207,12 +207,12 @@ class MutationConfig(Config):
     hyper_parameter: float = Field(0.8, ge=0, description="probability that one setting of --mutate changes")
     shrink_factor: float = Field(0.8, gt=0, lt=1, description="a number is multiplied by this or by grow_factor")
     grow_factor: float = Field(1.2, gt=1, description="a number is multiplied by this or by shrink_factor")
-    resample: float = Field(
+    resample: float = setting(
         0.0,
+        flag="resample_probability",
         ge=0,
         le=1,
         description="probability that a mutated setting is drawn from its whole range instead",
-        json_schema_extra={"flag": "resample_probability"},
     )
 
 
@@ -231,9 +231,7 @@ class FitnessConfig(Config):
     test_size: float = Field(
         0.1, gt=0, lt=0.5, description="without eval_file: this share of train_file is held out, without test_file too"
     )
-    tasks: int = Field(
-        64, ge=1, description="tasks of the environment that all members play", json_schema_extra={"flag": "eval_tasks"}
-    )
+    tasks: int = setting(64, flag="eval_tasks", ge=1, description="tasks of the environment that all members play")
     test_split: str = Field("unseen", description="split of the tasks for the last measurement of the winner")
     test_task_file: Path | None = Field(None, description="tasks for that measurement from a JSON Lines file instead")
     concurrency: int = Field(32, ge=1, description="episodes played at the same time")
@@ -251,11 +249,11 @@ class BudgetConfig(Config):
 class FitnessEnvironmentConfig(PlayedTasksConfig):
     """Environment in which fitness is measured."""
 
-    name: str = Field(
+    name: str = setting(
         "",
+        flag="environment",
         description="the environment in which members are compared: a name of `bough env list`, module:Class or "
         "path/to/file.py:Class",
-        json_schema_extra={"flag": "environment"},
     )
 
 
@@ -280,11 +278,11 @@ class EvolveConfig(ReportConfig):
 
     command = "evolve"
 
-    recipe: str | None = Field(
+    recipe: str | None = setting(
         None,
+        positional=True,
         exclude=True,
         description="a .yaml file or a shipped recipe with an evolve stage, whose settings the flags change",
-        json_schema_extra={"positional": True},
     )
     method: Literal["dpo", "sft", "grpo"] = Field(
         "dpo", description="how members are trained: on pairs, on demonstrations, or by playing in the environment"

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
+from bough.config.base import setting
 from bough.config.groups import ClusterConfig, ReportConfig, key_values
 from bough.config.yaml_file import read_value, write_value
 from bough.errors import BoughError, InputError, exception_line
@@ -61,10 +62,7 @@ class SweepConfig(ReportConfig):
     results.csv, results.json) and a figure (figure.svg).
     """
 
-    recipe: str = Field(
-        description="a .yaml file, or the name of a shipped recipe",
-        json_schema_extra={"positional": True},
-    )
+    recipe: str = setting(positional=True, description="a .yaml file, or the name of a shipped recipe")
     vary: Annotated[dict[str, list[JsonValue]], BeforeValidator(_values)] = Field(
         min_length=1,
         description="settings with their values, such as dpo.beta=0.01,0.1,0.5 or pairs.kinds=[episode],[parting]: "
@@ -73,10 +71,8 @@ class SweepConfig(ReportConfig):
     seeds: int = Field(
         3, ge=1, le=1000, description="runs per combination; each adds 0, 1, 2, … to every seed in the recipe"
     )
-    output: Path | None = Field(
-        None,
-        description="the folder of the sweep (default: runs/NAME-sweep, with the name of the recipe)",
-        json_schema_extra={"short": "-o"},
+    output: Path | None = setting(
+        None, short="-o", description="the folder of the sweep (default: runs/NAME-sweep, with the name of the recipe)"
     )
     set: Annotated[dict[str, JsonValue], BeforeValidator(key_values)] = Field(
         {}, description="change the recipe for all runs, as in `bough run`: model=… or STAGE.SETTING=…"

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from bough.chat.template import ChatTemplate, Spoken, load_template, with_hint
+from bough.config.base import setting
 from bough.config.groups import ReportConfig
 from bough.data.reader import Reader
 from bough.errors import InputError
@@ -48,7 +49,7 @@ RUN = "the run folder of a recipe or of one training stage"
 class CardConfig(ReportConfig):
     """Writes the model card (README.md) of a trained model, from the files of its run alone."""
 
-    run: Path = Field(description=RUN, json_schema_extra={"positional": True})
+    run: Path = setting(positional=True, description=RUN)
     repo: HubId | None = Field(None, description="the adapter's name on the Hub, org/name, for the usage example")
     name: str | None = Field(
         None, min_length=1, description="title of the card (default: the name of the repo or the run)"
@@ -62,10 +63,8 @@ class CardConfig(ReportConfig):
     datasets: list[HubId] = Field([], description="datasets on the Hub that the training data came from")
     language: list[Language] = Field([], description="languages as ISO 639 codes: en, de")
     evaluations: list[Path] = Field([], description="more results of `bough eval --environment` to report")
-    output: Path | None = Field(
-        None,
-        description="the file to write (default: README.md in the folder of the weights)",
-        json_schema_extra={"short": "-o"},
+    output: Path | None = setting(
+        None, short="-o", description="the file to write (default: README.md in the folder of the weights)"
     )
     overwrite: bool = Field(False, description="replace an existing card")
 
