@@ -86,7 +86,7 @@ def measure(
         s = engine.scheduler
         mine = [e for e in range(len(played)) if e // 2 % len(adapters) == 0]
         some = [call for e in mine for call in calls[e]][:SCORED]
-        read = f"prompt tokens read {s.num_prefilled}, shared {s.num_shared}; {engine.worker.num_steps} steps"
+        read = f"prompt tokens read {s.num_prefilled}, shared {s.num_shared}; {engine.num_steps} steps"
         return f"{read}{step_time(engine)}; log-probabilities apart {gap(judge, some)}"
 
     failed: list[str] = []
@@ -96,7 +96,7 @@ def measure(
             once()  # and everything is recorded
             print(f"(the first time: {now() - begin:.1f} s)", flush=True)
             s = engine.scheduler
-            s.num_prefilled = s.num_kept = s.num_shared = engine.worker.num_steps = 0
+            s.num_prefilled = s.num_kept = s.num_shared = engine.num_steps = 0
         report.measure(name, once, notes)
     asyncio.run(engine.close())
     for reason in failed:

@@ -134,7 +134,7 @@ def _padded(rows: list[list[int]], device: Any) -> tuple[torch.Tensor, torch.Ten
 
 def step_time(engine: LocalEngine) -> str:
     """How long a step takes in which all draw, by itself: the largest graph, played again; and its draw alone."""
-    runner: Any = engine.worker.runner
+    runner: Any = engine.runner
     graphs = getattr(runner, "_draws", None) or getattr(runner, "_graphs", None)
     if not isinstance(graphs, Graphs):
         return ""
@@ -219,7 +219,7 @@ def play_ours(report: Report, name: str, policy: Policy, played: list[Script], a
     def notes(calls: list[Call]) -> str:
         s = engine.scheduler
         tokens = f"prompt tokens read {s.num_prefilled}, kept {s.num_kept}, shared {s.num_shared}"
-        steps = f"; {engine.worker.num_steps} steps"
+        steps = f"; {engine.num_steps} steps"
         return f"{tokens}{steps}{step_time(engine)}; log-probabilities apart {gap(policy, calls)}"
 
     failed: list[str] = []
@@ -229,7 +229,7 @@ def play_ours(report: Report, name: str, policy: Policy, played: list[Script], a
             asyncio.run(once())
             print(f"(the first time, with everything recorded: {now() - begin:.1f} s)", flush=True)
             s = engine.scheduler
-            s.num_prefilled = s.num_kept = s.num_shared = engine.worker.num_steps = 0
+            s.num_prefilled = s.num_kept = s.num_shared = engine.num_steps = 0
         report.measure(name, lambda: asyncio.run(once()), notes)
     asyncio.run(closed())
 

@@ -58,15 +58,11 @@ def test_replies_that_are_labelled_as_bad_are_counted():
     assert found.tokens["trained"] == 2 * found.tokens["labelled bad"] > 0
 
 
-def test_a_template_that_keeps_history_has_nothing_to_compute_again():
-    found = diagnosis("llama3")
-    found.add(episode(5), "a:1")
-    assert (found.followed, found.rewritten, found.recomputed) == (4, 0, 0)
-
-
-def test_mistral_rewrites_history_when_a_system_message_moves_on():
-    found = diagnosis("mistral")
-    found.add(episode(5), "a:1")
+def test_mistral_rewrites_history_when_a_system_message_moves_on_and_llama_does_not():
+    kept, found = diagnosis("llama3"), diagnosis("mistral")
+    for each in (kept, found):
+        each.add(episode(5), "a:1")
+    assert (kept.followed, kept.rewritten, kept.recomputed) == (4, 0, 0)
     assert found.rewritten == 4
     assert [finding.name for finding in found.findings()] == ["history rewritten"]
 

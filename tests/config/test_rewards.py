@@ -19,9 +19,6 @@ def test_words_of_the_command_line_are_rewards_and_weights():
         "my/re-wards.py:f": 0.5,
         "overlong": {"weight": 2, "max_length": 64},
     }
-
-
-def test_python_and_yaml_give_a_mapping():
     assert Scoring(rewards={"steps": 0.1}).rewards == {"steps": 0.1}
 
 

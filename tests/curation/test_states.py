@@ -23,10 +23,8 @@ def test_the_same_actions_lead_to_the_same_states_however_they_are_argued_for():
     left = states(episode("a", turn("x", thought="Why not. "), "y").trajectory)
     right = states(episode("b", "x", "z").trajectory)
     assert left[:2] == right[:2] and left[2] != right[2] and len(left) == 3
-
-
-def test_what_was_seen_makes_a_state():
-    assert states(episode("a", turn("x", "red")).trajectory)[1] != states(episode("b", turn("x", "blue")).trajectory)[1]
+    red, blue = (states(episode("a", turn("x", seen)).trajectory)[1] for seen in ("red", "blue"))
+    assert red != blue, "what was seen makes a state"
 
 
 def test_a_reply_without_effect_leaves_the_state_as_it_was():

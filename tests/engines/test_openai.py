@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ from bough.engines.base import Answer, ContextFullError, EngineError
 from bough.engines.http import ServerLimits
 from bough.engines.openai import OpenAIEngine
 from bough.errors import InputError
-from bough.types import Message, Task, Trajectory, Turn
+from bough.types import Message, Turn
 from tests.engines.stand_in import Json, Reply, said, serving, vllm_chat
 
 KEY = "sk-not-for-your-eyes-42"
@@ -240,22 +239,3 @@ def test_a_check_names_the_variable_of_a_missing_or_wrong_key(monkeypatch):
             check(server.url, "tiny")
         with pytest.raises(InputError, match=r"It was given no key \(MY_KEY is not set\)"):
             check(server.url, "tiny", key_variable="MY_KEY")
-
-
-def test_the_key_is_in_nothing_that_an_episode_leaves_behind(tmp_path, caplog, capfd, template):
-    caplog.set_level(logging.DEBUG)
-    with serving(lambda body: vllm_chat(template, "ACTION: look", body)) as server:
-        (answer,) = ask(server.url)
-    record = Trajectory(
-        id="1", task=Task(id="t"), start=START, turns=[Turn(reply=answer.message, call=answer.call)], info={}
-    )
-    (tmp_path / "trajectory.json").write_text(record.model_dump_json())
-    failures = []
-    for reply in (Reply({"error": f"bad key {KEY}"}, 401), Reply({"error": KEY}, 400), Reply({"error": KEY}, 503)):
-        with serving(reply) as server, pytest.raises(EngineError) as failure:
-            ask(server.url)
-        failures.append(str(failure.value))
-    assert all("***" in failure for failure in failures)
-    printed = "".join(capfd.readouterr())
-    files = "".join(path.read_text() for path in tmp_path.iterdir())
-    assert KEY not in "".join([*failures, caplog.text, printed, files, repr(vars(answer)), str(server.asked)])

@@ -7,6 +7,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from bough.config.groups import SamplingConfig
 from bough.engines.base import EngineError, Generated
-from bough.engines.vllm import VLLMEngine
+from bough.engines.vllm import VLLMEngine, adapter_rank, engine_arguments
 from bough.engines.vllm_worker import WeightsFromFolder
 from bough.errors import InputError
 
@@ -192,3 +193,39 @@ async def test_the_temperature_of_the_log_probabilities_is_recorded(mode, sampli
             await draw(engine, **sampling)
     else:
         assert (await draw(engine, **sampling)).logprobs_temperature == temperature
+
+
+def configured(folder: Path, settings: object) -> Path:
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def test_the_rank_of_an_adapter_is_its_largest(tmp_path):
+    assert adapter_rank(configured(tmp_path, {"r": 8})) == 8
+    assert adapter_rank(configured(tmp_path, {"r": 8, "rank_pattern": {"q_proj": 24}})) == 24
+    for settings in ({}, {"r": None}, [], {"r": "x"}):
+        with pytest.raises(InputError, match="contains no LoRA adapter"):
+            adapter_rank(configured(tmp_path, settings))
+    with pytest.raises(InputError, match="contains no LoRA adapter"):
+        adapter_rank(tmp_path / "none")
+
+
+def test_log_probabilities_and_sampling_are_the_models_own_whatever_the_options():
+    arguments = engine_arguments(
+        "tiny", 16, "raw_logprobs", {"max_model_len": 99, "enable_prefix_caching": False, "max_loras": 5}
+    )
+    assert arguments["logprobs_mode"] == "raw_logprobs"
+    assert arguments["generation_config"] == "vllm"
+    assert arguments["trust_remote_code"] is False
+    assert (arguments["enable_lora"], arguments["max_lora_rank"], arguments["max_loras"]) == (True, 16, 5)
+    assert (arguments["max_model_len"], arguments["enable_prefix_caching"]) == (99, False)
+    assert "enable_lora" not in engine_arguments("tiny", 0, "raw_logprobs", {})
+    for ours in ("model", "logprobs_mode", "trust_remote_code"):
+        with pytest.raises(InputError, match=f"vLLM's {ours} is set by Bough itself"):
+            engine_arguments("tiny", 0, "raw_logprobs", {ours: True})
+
+
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed here")
+def test_without_vllm_the_way_to_get_it_is_said():
+    with pytest.raises(InputError, match=r"pip install 'bough\[vllm\]'"):
+        asyncio.run(VLLMEngine.load("tiny"))

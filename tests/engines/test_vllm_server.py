@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -154,37 +153,6 @@ def test_a_new_adapter_answers_from_then_on_and_the_one_before_is_unloaded(tmp_p
     assert len(set(names)) == 3 and all(name.startswith(f"policy-{k}-") for name, k in zip(names, "abc", strict=True))
     assert [body["lora_name"] for body in server.asked if body.keys() == {"lora_name"}] == names
     assert [folder.exists() for folder in folders] == [False, True, True]
-
-
-def test_an_answer_in_flight_keeps_its_adapter_and_its_version(tmp_path):
-    folders = [adapter(tmp_path / name) for name in "abc"]
-    asked, swapped = threading.Event(), threading.Event()
-
-    def slow(body: Json) -> Reply:
-        if body.get("prompt") == [9]:
-            asked.set()
-            assert swapped.wait(30)
-        return loading(body)
-
-    async def act(engine: VLLMServerEngine) -> tuple[str | None, list[str], list[str]]:
-        await engine.renew(folders[0], "step-0")
-        in_flight = asyncio.create_task(draw(engine, (9,)))
-        await asyncio.to_thread(asked.wait, 30)
-        await engine.renew(folders[1], "step-1")
-        during = orders(server)
-        swapped.set()
-        drawn = await in_flight
-        await engine.renew(folders[2], "step-2")
-        return drawn.policy, during, orders(server)
-
-    load, unload = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
-    with serving(slow) as server:
-        policy, during, after = use(server.url, act)
-    assert policy == "step-0"
-    assert during == [load, load], "the adapter of an answer in flight stays"
-    assert after == [load, load, load, unload, unload]
-    (model,) = [body["model"] for body in server.asked if body.get("prompt") == [9]]
-    assert model.startswith("step-0-")
 
 
 def test_a_swap_that_fails_is_an_error_and_the_old_adapter_is_not_forgotten(tmp_path):

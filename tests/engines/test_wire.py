@@ -26,14 +26,6 @@ def read(message: dict[str, Any], finish: str = "stop", template: ChatTemplate |
     return read_answer(response, template=template, where="http://host")
 
 
-def test_a_hint_is_sent_only_with_the_newest_message():
-    asked = Message(role="user", content="Where?", hint=" Left or right.")
-    reply = Message(role="assistant", content="Left.")
-    assert conversation([asked], [], None) == ([{"role": "user", "content": "Where? Left or right."}], [])
-    written, _ = conversation([asked, reply, Message(role="user", content="And now?")], [], None)
-    assert [message["content"] for message in written] == ["Where?", "Left.", "And now?"]
-
-
 def test_tool_calls_and_their_results_find_each_other():
     calls = [ToolCall(name="f", arguments={"x": "ä"}), ToolCall(name="g", id="mine"), ToolCall(name="h")]
     messages = [

@@ -191,9 +191,9 @@ def test_without_staleness_nothing_is_computed_by_the_sampler_while_the_policy_t
 
     def noted(self: OnlineSource, step: int) -> Batch | None:
         assert self.player._sampler.tokens.twin is None, "the sampler reads the weights that are trained"
-        steps.append(("asked", self.player._sampler.tokens.worker.num_steps))
+        steps.append(("asked", self.player._sampler.tokens.num_steps))
         found = take(self, step)
-        steps.append(("given", self.player._sampler.tokens.worker.num_steps))
+        steps.append(("given", self.player._sampler.tokens.num_steps))
         return found
 
     monkeypatch.setattr(OnlineSource, "batch", noted)

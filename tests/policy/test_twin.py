@@ -68,7 +68,7 @@ def test_an_engine_apart_samples_with_the_weights_of_its_last_renewal(fold: bool
         learn(policy)  # a new adapter would change nothing
         engine = small_engine(policy, fold=fold, apart=True)
         asked = asyncio.ensure_future(engine.generate("e", prompt("e", 20), sampling=sampling, seed=3, stop_ids=[]))
-        while engine.worker.num_steps < 3:
+        while engine.num_steps < 3:
             await asyncio.sleep(0)
         if disturb:
             await asyncio.to_thread(learn, policy)
@@ -97,12 +97,12 @@ def test_an_engine_apart_has_a_stream_of_its_own_and_samples_while_the_policy_tr
 
     async def answers() -> list[Call]:
         engine = small_engine(policy, apart=True)
-        assert engine.worker.stream is not None
+        assert engine.stream is not None
         asked = [
             asyncio.ensure_future(engine.generate(f"{n}", ids, sampling=sampling, seed=n, stop_ids=[]))
             for n, ids in enumerate(prompts)
         ]
-        while engine.worker.num_steps < 2:
+        while engine.num_steps < 2:
             await asyncio.sleep(0)
         for _ in range(5):
             # Large weights would make bfloat16 itself wrong by more than is checked here.

@@ -145,7 +145,7 @@ def writable(name):
         return True
     except OSError:
         return False
-    except ImportError:
+    except (ImportError, TypeError):  # an empty folder is a package without a file
         return None
 [writable(name) for name in ("pydantic", "yaml", "further")]
 """

@@ -36,8 +36,8 @@ from bough.policy.adapters import lora
 from bough.policy.load import load_call_builder
 from bough.policy.policy import Policy
 from bough.policy.population import Population
+from bough.training.checkpoint import OptimizerState
 from bough.training.method import head_of
-from bough.training.optimizer import OptimizerState
 from bough.training.population import PopulationTrainer
 from bough.types import Pair
 

@@ -208,8 +208,8 @@ def negligible(deviations: Iterable[float], *, beside: Iterable[float]) -> bool:
 
 
 # Credit by state: steps that start in the same state of the environment are compared with each other.
-# With α and ω the weights, a step's advantage is
-#     A = α · A_attempt + ω · A_state,    A_state = (q − mean q) / std q
+# With α the weight of the attempt, a step's advantage is
+#     A = α · A_attempt + A_state,    A_state = (q − mean q) / std q
 # where mean and std run over all steps of the group's attempts from that state, and q is
 #     "state"   the discounted return from the step on (GiGPO, 2505.10978)     "graph"   r + discount · V(next state),
 # with V over the graph of all observed steps               (after GraphGPO, 2605.26684, and G2PO)

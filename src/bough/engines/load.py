@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from bough.config.groups import AgentConfig, SamplingConfig
-from bough.engines.base import Engine, TokenEngine
+from bough.engines.base import Engine
 from bough.errors import InputError
 from bough.models.resolve import agent_name
 
@@ -27,7 +25,14 @@ async def load_engine(config: AgentConfig, sampling: SamplingConfig) -> Engine:
     template = load_template(name, config.chat_template)
     label = agent_name(name, adapter)
     if config.engine == "vllm":
-        return TemplateEngine(await _vllm(config, name, adapter), template, sampling, name=label)
+        from bough.engines.vllm import VLLMEngine, VLLMServerEngine
+
+        if config.base_url is None:
+            return TemplateEngine(await VLLMEngine.load(name, adapter=adapter), template, sampling, name=label)
+        server = await VLLMServerEngine.load(config.base_url, key_variable=config.key_variable)
+        if adapter is not None:
+            await server.load_adapter(adapter, policy=label)
+        return TemplateEngine(server, template, sampling, name=label)
     import torch
 
     from bough.engines.local.engine import LocalEngine
@@ -38,19 +43,6 @@ async def load_engine(config: AgentConfig, sampling: SamplingConfig) -> Engine:
     policy.temperature = sampling.temperature or 1.0  # what it says of the calls afterwards is what the sampler said
     tokens = LocalEngine.of(policy, name=label, tokenizer=template.tokenizer)
     return TemplateEngine(tokens, template, sampling, scorer=policy, name=label)
-
-
-async def _vllm(config: AgentConfig, name: str, adapter: Path | None) -> TokenEngine:
-    if config.base_url is None:
-        from bough.engines.vllm import VLLMEngine
-
-        return await VLLMEngine.load(name, adapter=adapter)
-    from bough.engines.vllm import VLLMServerEngine
-
-    engine = await VLLMServerEngine.load(config.base_url, key_variable=config.key_variable)
-    if adapter is not None:
-        await engine.load_adapter(adapter, policy=agent_name(name, adapter))
-    return engine
 
 
 async def _server(config: AgentConfig, sampling: SamplingConfig) -> Engine:

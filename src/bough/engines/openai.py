@@ -244,11 +244,7 @@ def conversation(
             messages, tools = fallback.without_tools(messages, tools), []
         if not template.knows_system:
             messages = fallback.without_system(messages)
-    return _written(messages), tools
-
-
-def _written(messages: list[Message]) -> list[Json]:
-    """Messages as JSON. Calls and results that have no id get one: servers match them by it."""
+    # Calls and results that have no id get one: servers match them by it.
     written, waiting = [], []  # type: list[Json], list[str]
     for number, message in enumerate(messages):
         spoken: Json = {"role": message.role, "content": message.content}
@@ -271,7 +267,7 @@ def _written(messages: list[Message]) -> list[Json]:
         if message.name is not None:
             spoken["name"] = message.name
         written.append(spoken)
-    return written
+    return written, tools
 
 
 def read_answer(response: Any, *, template: ChatTemplate | None, where: str) -> Answer:

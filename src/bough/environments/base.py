@@ -245,9 +245,9 @@ def check_observation(what: str, given: Any, environment: Environment) -> Observ
     if not isinstance(given, Observation):
         raise EnvironmentFailedError(f"{what} returned {short_repr(given)}; it must return an Observation")
     for name, (kinds, allowed) in KINDS.items():
-        value = getattr(given, name)
-        kind = ITEMS.get(name)
-        if not isinstance(value, kinds) or (kind and value and not all(isinstance(item, kind) for item in value)):
+        value: Any = getattr(given, name)
+        kind, right = ITEMS.get(name), isinstance(value, kinds)
+        if not right or (kind and value and not all(isinstance(item, kind) for item in value)):
             raise EnvironmentFailedError(f"{what} gave the {name} {short_repr(value)}; it must be {allowed}")
     for name in ("reward", "progress"):
         value = getattr(given, name)

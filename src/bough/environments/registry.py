@@ -68,11 +68,6 @@ def find_listed(name: str) -> type[Environment]:
     if not is_code(name) and (adapted := adapt(name)) is not None:
         return _environment(adapted, name)
     points = plugged_in()
-    if not points:
-        raise InputError(
-            "no environment is registered, not even Bough's own: its installation is incomplete or older than its "
-            "code; run pip install again (in a checkout: pip install -e .)"
-        )
     if name.endswith(".py"):
         raise InputError(f"environment {name!r} is a file; name its class too: {name}:Class")
     if name not in points:
@@ -217,14 +212,8 @@ NOT_ALLOWED = "apt-get installs packages only for root, or through sudo without 
 
 def installer() -> list[str] | None:
     """The start of an apt-get command that may install packages here; None where there is none."""
-    if shutil.which("apt-get") is None:
-        return None
-    if os.geteuid() == 0:
-        return ["apt-get", *PATIENCE]
-    sudo = ["sudo", "-n", "apt-get"]
-    if shutil.which("sudo") is not None and _succeeds([*sudo, "--version"]):
-        return [*sudo, *PATIENCE]
-    return None
+    apt = ["apt-get"] if os.geteuid() == 0 else ["sudo", "-n", "apt-get"]
+    return [*apt, *PATIENCE] if all(map(shutil.which, (apt[0], apt[-1]))) and _succeeds([*apt, "--version"]) else None
 
 
 def install(apt: list[str], package: str) -> bool:
@@ -232,7 +221,7 @@ def install(apt: list[str], package: str) -> bool:
     command = [*apt, "install", "--yes", "--no-install-recommends", package]
     if _succeeds(command):
         return True
-    _succeeds([*apt, "update"])
+    _succeeds([*apt, "update"])  # may fail for another list than the one that is needed
     return _succeeds(command)
 
 

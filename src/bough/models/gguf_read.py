@@ -12,6 +12,7 @@ import re
 import shutil
 import struct
 import sys
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from itertools import pairwise
@@ -37,8 +38,10 @@ REFUSED = "refused.txt"
 
 def check_file(path: Path) -> None:
     """InputError where a file is not GGUF. Only its first bytes are read."""
-    if not is_gguf(path):
-        raise InputError(f"{path} is not a GGUF file: it does not begin with GGUF")
+    with suppress(OSError), open_file(path) as file:
+        if file.read(len(MAGIC)) == MAGIC:
+            return
+    raise InputError(f"{path} is not a GGUF file: it does not begin with GGUF")
 
 
 def local_folder(path: Path) -> Path:
@@ -209,15 +212,6 @@ class Header:
     def key(self, name: str, default: Any = None) -> Any:
         """The value of `ARCHITECTURE.name`."""
         return self.metadata.get(f"{self.architecture}.{name}", default)
-
-
-def is_gguf(path: Path) -> bool:
-    """Whether a file begins as GGUF files do."""
-    try:
-        with open_file(path) as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except OSError:
-        return False
 
 
 def read_header(path: Path) -> Header:

@@ -209,7 +209,7 @@ def open_by_name(policy: Policy, news: News, options: Mapping[str, Any]) -> ByNa
         engine.remove_adapter(PROBE)
     except InputError as error:
         log.warning("Workers take new weights when all their episodes have ended: %s.", error)
-        engine.worker.close()
+        engine.stop()
         return None
     return ByName(engine, policy.model.peft_config[ACTOR].to_dict(), news)
 

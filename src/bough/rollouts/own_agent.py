@@ -144,32 +144,19 @@ async def _called(environment_class: type[OwnAgent], task: Task, url: str, seed:
 def read_result(name: str, result: Any, refused: str | None = None) -> SessionOutcome:
     """What an agent function returned, as an outcome. An invalid result is an EnvironmentFailedError."""
     try:
-        if isinstance(result, Mapping):
-            rest = dict(result)
-        else:
-            rest = {"success" if isinstance(result, bool) else "reward": result}
-        success, reward = rest.pop("success", None), rest.pop("reward", None)
-        if not isinstance(success, bool | None):
-            raise EnvironmentFailedError(
-                f"{name} returned success {short_repr(success)}; it must be True, False or None"
-            )
-        outcome = None if success is None else float(success)
-        rewards = {"outcome": outcome if reward is None else _number(name, "reward", reward)}
-        rewards |= {str(key): _number(name, str(key), value) for key, value in rest.items()}
-        return SessionOutcome(success, rewards, refused or "done")
-    except EnvironmentFailedError:
-        raise
+        given = dict(result) if isinstance(result, Mapping) else {}
+        if not isinstance(result, Mapping):
+            given["success" if isinstance(result, bool) else "reward"] = result
+        success, reward = given.pop("success", None), given.pop("reward", None)
+        outcome = success if reward is None else reward
+        numbers = {str(key): value for key, value in given.items()} | ({} if outcome is None else {"outcome": outcome})
+        rewards: dict[str, float | None] = {"outcome": None} | {key: float(value) for key, value in numbers.items()}
+        fine = all(value is None or math.isfinite(value) for value in rewards.values())
+        if not fine or not isinstance(success, bool | None) or any(isinstance(one, str) for one in numbers.values()):
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        allowed = "rewards must be finite numbers, a success True, False or None"
+        raise EnvironmentFailedError(f"{name} returned {short_repr(result)}; {allowed}") from None
     except Exception as error:  # reading a tensor or a mapping runs code of its author
         raise blame(f"the result of {name}", error) from error
-
-
-def _number(name: str, what: str, value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if isinstance(value, str) or not math.isfinite(number):
-        raise EnvironmentFailedError(
-            f"{name} returned {short_repr(value)} as {what}; a reward must be a finite number, a success True or False"
-        )
-    return number
+    return SessionOutcome(success, rewards, refused or "done")

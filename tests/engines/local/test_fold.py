@@ -3,9 +3,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
 
-from bough.engines.local.adapters import Slots
+from bough.engines.local.adapters import Fold, Joined, Slots, Stack, base, folded, pays, rounded_at_random
 from bough.engines.local.engine import LocalEngine
-from bough.engines.local.fold import Fold, Joined, base, folded, pays, rounded_at_random
 from bough.errors import InputError
 from bough.policy.adapters import ACTOR, Lora, LoraPair
 from bough.policy.policy import Policy
@@ -99,17 +98,6 @@ def outputs(both: list[nn.Module]) -> torch.Tensor:
         return torch.cat([layer(X) for layer in both], 1)
 
 
-def test_the_newest_adapter_is_folded_in_place_and_only_once():
-    both = layers()
-    joined = Joined(both, torch.float32)
-    place = joined.weight_OI.data_ptr()
-    nn.init.normal_(both[0].lora_B[ACTOR].weight)
-    joined.renew()
-    joined.renew()
-    assert joined.weight_OI.data_ptr() == place
-    assert torch.allclose(joined(X), outputs(both), atol=1e-5)
-
-
 def test_beside_adapters_by_name_the_weights_are_bare_and_afterwards_as_before():
     both = layers(torch.bfloat16)
     joined, slots = Joined(both, torch.bfloat16, seed=3), Slots()
@@ -180,3 +168,58 @@ def test_weights_in_32_bits_are_first_what_they_are_computed_with():
     weight_OI = torch.randn(8, 64, generator=generator())
     nothing = torch.zeros(1, 64), torch.zeros(8, 1)
     assert torch.equal(folded(weight_OI, *nothing, torch.bfloat16, generator()), weight_OI.bfloat16())
+
+
+SIZES, WIDTH = [5, 3], 6
+
+
+def pair(rank: int, size: int, seed: int) -> LoraPair:
+    generator = torch.Generator().manual_seed(seed)
+    return LoraPair(torch.randn(rank, WIDTH, generator=generator), torch.randn(size, rank, generator=generator))
+
+
+def added(stack: Stack, slots: Slots, x: torch.Tensor, names: list[str]) -> torch.Tensor:
+    low, up = stack.factors(x, slots.others(torch.tensor([slots[name] for name in names])))
+    return low @ up
+
+
+def expected(x: torch.Tensor, pairs: list[LoraPair | None]) -> torch.Tensor:
+    parts = [
+        torch.zeros(len(x), size) if one is None else x @ one.down_RI.T @ one.up_OR.T
+        for size, one in zip(SIZES, pairs, strict=True)
+    ]
+    return torch.cat(parts, 1)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_each_row_is_computed_with_its_own_adapter_while_adapters_come_go_and_grow(first):
+    slots, stack = Slots(), Stack(SIZES, WIDTH, first=first, dtype=torch.float32, device=torch.device("cpu"))
+    own = [pair(2, 5, 99), None] if first == 0 else [None, None]
+    if first == 0:
+        stack.put(0, slots.capacity, own)
+    known = {"": own}
+    x = torch.randn(40, WIDTH, generator=torch.Generator().manual_seed(1))
+    for number, rank in enumerate([3, 9, 1, 20, 2, 4]):
+        known[f"{number}"] = [pair(rank, 5, number), pair(2, 3, 50 + number) if number % 2 else None]
+        stack.put(slots.take(f"{number}"), slots.capacity, known[f"{number}"])
+        if number == 3:  # its slot is taken by the next
+            stack.put(slots["1"], slots.capacity, [None, None])
+            slots.free("1")
+            del known["1"]
+        names = [list(known)[i % len(known)] for i in range(len(x))]
+        sums = torch.stack([expected(x[i : i + 1], known[name])[0] for i, name in enumerate(names)])
+        torch.testing.assert_close(added(stack, slots, x, names), sums, rtol=1e-4, atol=1e-4)
+
+
+def test_only_growth_and_the_first_and_last_adapter_need_new_graphs():
+    slots, stack = Slots(), Stack(SIZES, WIDTH, first=1, dtype=torch.float32, device=torch.device("cpu"))
+    versions = []
+    for name in "abcde":
+        grown = stack.put(slots.take(name), slots.capacity, [pair(2, 5, 0), None])
+        versions.append((slots.version, grown))
+    assert versions == [(1, True), (1, False), (1, False), (1, False), (1, True)]
+    assert not stack.put(slots["b"], slots.capacity, [pair(8, 5, 0), None])
+    assert stack.put(slots["b"], slots.capacity, [pair(8, 5, 0), pair(1, 3, 0)])
+    for name in "abcde":
+        slots.free(name)
+    assert slots.version == 2 and not slots

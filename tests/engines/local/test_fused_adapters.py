@@ -36,19 +36,6 @@ def engine_of(policy: Policy, **options) -> LocalEngine:
     return LocalEngine.of(policy, **options)
 
 
-def test_log_probabilities_are_those_of_the_episodes_adapter_alone(policies):
-    """Also beside a policy's own adapter, which then belongs to episodes without a name."""
-    policies = policies | {"": with_actor(build(), Lora(r=2, targets=("v_proj", "gate_proj")), 9)}
-    engine = engine_of(policies[""])
-    set_all(engine, policies)
-    names = ["red", *policies]
-    played = run(engine, *(play_as(engine, name, f"{i}", 2, SAMPLING, START) for i, name in enumerate(names)))
-    assert engine.scheduler.num_shared > 0
-    for name, calls in zip(names, played, strict=True):
-        assert scored(policies[name], calls) < 1e-4
-        assert scored(policies["grey" if name != "grey" else ""], calls) > 1e-2
-
-
 def test_adapters_come_go_and_change_while_others_are_played(policies):
     """With recorded graphs, on CUDA: some changes fit them, others need new ones. The policy's own may change too.
 
@@ -91,7 +78,7 @@ def test_nothing_is_sampled_with_half_of_an_adapter_until_the_weights_are_renewe
         patched.setattr(half, step, lambda *_: 1 / 0)
         engine.set_adapter("a", AdapterWeights.of(policies["red"].model))
         with pytest.raises(ZeroDivisionError):
-            engine.worker._obey()
+            engine._obey()
     with pytest.raises(EngineError, match="'a' could not be set: ZeroDivisionError"):
         asyncio.run(play_as(engine, "", "e", 1, SAMPLING, START))
     engine.renew("new")

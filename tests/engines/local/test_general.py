@@ -102,15 +102,6 @@ def test_any_course_of_episodes_draws_what_plain_sampling_draws(policy, monkeypa
     assert_plain(policy, player.calls)
 
 
-def test_an_episode_that_found_no_room_is_read_again(hybrid):
-    engine = small_engine(hybrid, layout="general", max_length=150)
-    store = engine.scheduler.store
-    engine.scheduler.budget = 2 * store.cost(150)
-    played = run(engine, *(play(engine, f"{i}", 2, SAMPLING, prompt("system", 40)) for i in range(5)))
-    assert engine.scheduler.num_dropped > 0
-    assert scored(hybrid, [call for calls in played for call in calls]) < 1e-4
-
-
 def scored(policy, calls):
     """How far the answers' log-probabilities are from those that training computes."""
     records = [Call(prompt_ids=ids, completion_ids=drawn.completion_ids) for ids, drawn in calls]
@@ -129,29 +120,6 @@ async def test_attempts_at_one_task_read_its_prompt_once(policy):
     await engine.close()
     assert engine.scheduler.num_shared == 3 * 59
     assert_plain(policy, [(start, i, SAMPLING, one) for i, one in enumerate(drawn)])
-
-
-def test_a_history_that_is_rewritten_continues_from_the_last_prompt_end_that_still_fits(hybrid):
-    """A template that drops the reasoning of earlier turns: the prompt is the same up to the answer."""
-    engine = small_engine(hybrid, layout="general")
-    first = prompt("task", 50)
-    second = [*first, *prompt("answer without its reasoning", 8)]
-    third = [*second[:-3], *prompt("another", 9)]
-
-    async def turns():
-        scheduler, calls = engine.scheduler, []
-        for number, ids in enumerate((first, second, third)):
-            before = scheduler.num_kept
-            drawn = await engine.generate("e", ids, sampling=SAMPLING, seed=number, stop_ids=[])
-            calls.append((ids, number, SAMPLING, drawn))
-            kept.append(scheduler.num_kept - before)
-        return calls
-
-    kept: list[int] = []
-    (calls,) = run(engine, turns())
-    # The end of the first prompt, whose last token is read again: a draw follows from it.
-    assert kept == [0, 49, 49]
-    assert_plain(hybrid, calls)
 
 
 def in_turn(engine, *asked):

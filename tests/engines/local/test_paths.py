@@ -8,7 +8,8 @@ import transformers
 from torch import nn
 
 from bough.config.groups import SamplingConfig
-from bough.engines.local import paths, ragged
+from bough.engines.local import paths, ragged, reader
+from bough.engines.local.reader import free_bytes
 from bough.errors import InputError
 from bough.policy.policy import Policy
 from tests.engines.local.decoders import decoder
@@ -121,3 +122,46 @@ def test_the_weights_are_copied_only_within_this_processs_part_of_a_gpu(part, fi
     monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda index: part)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index: 0)
     assert paths._fits_fused(policy) == fits
+
+
+CPU = torch.device("cpu")
+GIB = 1 << 30
+
+
+AVAILABLE = "MemTotal: 33554432 kB\nMemFree: 1024 kB\nMemAvailable: 8388608 kB\n"
+
+
+@pytest.mark.parametrize(
+    ("meminfo", "most", "used", "expected"),
+    [
+        (AVAILABLE, f"{6 * GIB}\n", f"{2 * GIB}\n", 2),  # what the container may still take
+        ("MemTotal: 33554432 kB\nMemAvailable: 1048576 kB\n", f"{6 * GIB}\n", f"{2 * GIB}\n", 0.5),
+        (AVAILABLE, "max\n", f"{2 * GIB}\n", 4),  # no limit: what is available counts
+        (AVAILABLE, None, None, 4),
+        (AVAILABLE, f"{6 * GIB}\n", f"{7 * GIB}\n", 0),
+        (None, None, None, 4),  # a machine that does not say is taken for a laptop with 8 GiB
+    ],
+)
+def test_half_of_what_is_free_is_used(tmp_path, monkeypatch, meminfo, most, used, expected):
+    monkeypatch.setattr(reader, "Path", lambda path: tmp_path / path.lstrip("/"))
+    files = {"proc/meminfo": meminfo, "sys/fs/cgroup/memory.max": most, "sys/fs/cgroup/memory.current": used}
+    for name, text in files.items():
+        if text is not None:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+    assert free_bytes(CPU) == expected * GIB
+
+
+@pytest.mark.parametrize(
+    ("fraction", "reserved", "training", "expected"),
+    [(1.0, 0, 0, 85), (0.5, 0, 0, 59.5), (0.5, 30, 0, 34), (0.1, 30, 0, 0), (1.0, 0, 40, 51), (1.0, 0, 90, 25.5)],
+)
+def test_of_a_gpu_most_is_taken_that_training_leaves_and_no_more_than_this_process_may_have(
+    monkeypatch, fraction, reserved, training, expected
+):
+    """Of 100 GiB free of 140. Workers of a cluster that share it have a fraction each; episodes have 30% at least."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100 * GIB, 140 * GIB))
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda index: fraction)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index: reserved * GIB)
+    assert free_bytes(torch.device("cuda"), training * GIB) == pytest.approx(expected * GIB)

@@ -44,7 +44,7 @@ def ask(engine: LocalEngine, loop: BackgroundLoop, episode: str) -> Future[Gener
 
 def ask_and_pause(engine: LocalEngine, loop: BackgroundLoop, episode: str, step: int) -> Future[Generated]:
     """Pauses at this step: the engine's thread waits there until it is asked to, however long that takes."""
-    worker = engine.worker
+    worker = engine
     original = worker._step
 
     def held(spans: list[Span]) -> None:
@@ -130,7 +130,7 @@ def test_nothing_is_computed_during_a_pause_and_nothing_is_lost(loop: Background
     paused.pause()
     answers = [ask(paused, loop, name) for name in "ab"]
     time.sleep(0.1)
-    assert paused.worker.num_steps == 0
+    assert paused.num_steps == 0
     paused.resume()
     assert [len(answer.result(60).completion_ids) for answer in answers] == [LENGTH, LENGTH]
     loop.run(paused.close())

@@ -19,8 +19,14 @@ def engine() -> LocalEngine:
 
 
 def answer(engine: LocalEngine) -> None:
-    sampling = SamplingConfig(max_new_tokens=2)
-    asyncio.run(engine.generate("e", prompt("e", 5), sampling=sampling, seed=1, stop_ids=[]))
+    """In time: a thread that has ended never answers."""
+
+    async def ask() -> None:
+        sampling = SamplingConfig(max_new_tokens=2)
+        async with asyncio.timeout(60):
+            await engine.generate("e", prompt("e", 5), sampling=sampling, seed=1, stop_ids=[])
+
+    asyncio.run(ask())
 
 
 def test_a_rest_ends_only_when_the_model_is_as_it_was(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch):
@@ -37,12 +43,12 @@ def test_a_rest_ends_only_when_the_model_is_as_it_was(engine: LocalEngine, monke
         """The worker lets go as soon as somebody else waits, and not before."""
 
         def wait(self, timeout: float | None = None) -> bool:
-            if threading.current_thread() is not engine.worker._thread:
+            if threading.current_thread() is not engine._thread:
                 let_go.set()
             return super().wait(timeout)
 
     monkeypatch.setattr(engine.reader, "reading", held)
-    monkeypatch.setattr(engine.worker, "_wake", Noticed())
+    monkeypatch.setattr(engine, "_wake", Noticed())
     try:
         answer(engine)
         assert not free, "the answer is there while the model is still held"
@@ -57,7 +63,7 @@ def test_orders_are_done_when_a_rest_ends(engine: LocalEngine):
     answer(engine)
     engine.rest()
     assert engine.scheduler.residents
-    with engine.worker._wake:  # so that the worker cannot wake up before somebody waits for it
+    with engine._wake:  # so that the worker cannot wake up before somebody waits for it
         engine.renew("after")
         engine.rest()
         assert not engine.scheduler.residents
@@ -78,8 +84,8 @@ def test_an_order_that_fails_is_heard_of_by_those_who_wait_and_ends_nothing(engi
         raise MemoryError("no room to fold")
 
     answer(engine)
-    with engine.worker._wake:  # both orders are there before the worker sees either
-        engine.worker.order(fail)
+    with engine._wake:  # both orders are there before the worker sees either
+        engine.order(fail)
         waiting = asyncio.new_event_loop()
         sampling = SamplingConfig(max_new_tokens=2)
         asked = waiting.create_task(engine.generate("f", prompt("f", 5), sampling=sampling, seed=1, stop_ids=[]))
@@ -128,23 +134,12 @@ def test_an_order_that_fails_beside_a_step_that_fails_does_not_end_the_thread(
         raise MemoryError("no room")
 
     def fail(_: object) -> None:
-        engine.worker.order(no_room)
+        engine.order(no_room)
         raise ZeroDivisionError
 
     with monkeypatch.context() as patched:
-        patched.setattr(engine.worker.runner, "run", fail)
+        patched.setattr(engine.runner, "run", fail)
         with pytest.raises(EngineError, match="ZeroDivisionError"):
-            answer_in_time(engine)
-    answer_in_time(engine)
+            answer(engine)
+    answer(engine)
     asyncio.run(engine.close())
-
-
-def answer_in_time(engine: LocalEngine) -> None:
-    """A thread that has ended never answers."""
-
-    async def ask() -> None:
-        sampling = SamplingConfig(max_new_tokens=2)
-        async with asyncio.timeout(60):
-            await engine.generate("e", prompt("e", 5), sampling=sampling, seed=1, stop_ids=[])
-
-    asyncio.run(ask())

@@ -155,13 +155,13 @@ async def test_models_and_health():
         (CHAT, b"", 400, "the body is not JSON"),
         (CHAT, {"messages": "hello"}, 400, "messages is 'hello'"),
         (CHAT, body(user("x"), n=1000), 400, "n is 1000: Input should be less than or equal to 1"),
-        (f"/s/a%2fb{CHAT}", body(user("x")), 404, "there is nothing at"),
+        (f"/s/a%2fb{CHAT}", body(user("x")), 404, "is not possible here; chat completions are at"),
         (f"/s/a b{CHAT}", body(user("x")), 400, "a session's name"),
         ("/s/..%00/end", {}, 400, "a session's name"),
         ("/s/a/end", {"success": "maybe"}, 400, "success is 'maybe': Input should be a valid boolean"),
         ("/s/a/end", {}, 400, "no finished call"),
         ("/v1/completions", body(user("x")), 404, "/v1/chat/completions"),
-        ("/v1/models", {}, 405, "POST is not possible here"),
+        ("/v1/models", {}, 405, "POST /v1/models is not possible here"),
     ],
 )
 def test_every_mistake_gets_a_sentence(path: str, content: Any, status: int, words: str):

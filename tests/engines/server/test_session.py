@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from bough.engines.base import ContextFullError, EngineError
-from bough.engines.server.chat import ChatRequest, RefusedError
+from bough.engines.server.chat import ChatRequest, RefusedError, reply_key, shown_reply
 from bough.engines.server.session import MAX_IDLE_CHATS, Session, SessionConfig
-from bough.types import Message
+from bough.types import Message, ToolCall
 from tests.engines.server.fake import LOOK, TOOL, FakeEngine
 
 
@@ -115,13 +115,6 @@ async def test_a_stop_text_is_cut_off_and_stays_away_from_the_history():
     assert call is not None and call.text == "an answer END", "the tokens are what was sampled"
 
 
-async def test_other_tools_are_another_conversation():
-    session = session_on(FakeEngine())
-    first = await said(session, ask("one", tools=[TOOL]))
-    await said(session, ask("one", first, "two"))
-    assert parents(session) == [None, None]
-
-
 async def test_a_closed_session_cancels_what_is_in_flight_and_refuses_the_rest():
     session = session_on(engine := FakeEngine(gate=asyncio.Event()))
     waiting = asyncio.create_task(session.answer(ask("one")))
@@ -162,3 +155,31 @@ async def test_few_chats_are_kept_for_later():
     for number in range(MAX_IDLE_CHATS + 3):
         await session.answer(ask(f"question {number}"))
     assert engine.closed == ["s/0", "s/1", "s/2"]
+
+
+def written(content: str) -> Message:
+    return Message(role="assistant", content=content)
+
+
+def test_a_call_that_cannot_be_read_stays_text():
+    broken = "<tool_call>{not json}</tool_call>"
+    assert shown_reply(written(broken), name="s", tool_names=["look"]) == written(broken)
+
+
+def test_thinking_stays_in_the_content_and_makes_no_calls():
+    text = f"<think>{LOOK}</think>\n{LOOK}"
+    shown = shown_reply(written(text), name="s", tool_names=["look"])
+    assert shown.content == f"<think>{LOOK}</think>" and len(shown.tool_calls) == 1
+
+
+def test_calls_that_a_server_delivered_as_data_are_passed_on():
+    reply = Message(role="assistant", content="x", tool_calls=[ToolCall(name="f", id="theirs")])
+    assert shown_reply(reply, name="s", tool_names=["look"]) == reply
+
+
+def test_a_reply_is_recognised_whatever_a_client_does_to_ids_and_order():
+    call = ToolCall(name="f", arguments={"a": 1, "b": 2}, id="x")
+    other = ToolCall(name="f", arguments={"b": 2, "a": 1})
+    one = Message(role="assistant", content=" hi\n", tool_calls=[call])
+    assert reply_key(one) == reply_key(Message(role="assistant", content="hi", tool_calls=[other]))
+    assert reply_key(one) != reply_key(Message(role="assistant", content="hi"))

@@ -26,8 +26,8 @@ import torch
 from bough.config.groups import SamplingConfig
 from bough.engines.base import ContextFullError, EngineError, Generated
 from bough.engines.local.paths import Layout, PathOptions, choose_path
-from bough.engines.local.reader import Reader
-from bough.engines.local.schedule import Outcome, Request, Scheduler, Span, SpanRunner, settle
+from bough.engines.local.paths import Path as EnginePath
+from bough.engines.local.schedule import Outcome, Request, Scheduler, Span, settle
 from bough.errors import InputError
 from bough.policy.adapters import AdapterWeights
 from bough.policy.policy import Policy
@@ -38,270 +38,18 @@ log = logging.getLogger(__name__)
 SWITCH_S = 0.0005  # between Python threads, while a GPU computes
 
 
-class LocalEngine:
-    """A `TokenEngine` over a policy in memory.
-
-    `max_tokens` is how many tokens are kept for all episodes together (by default as
-    many as half of the free memory holds, or most of a GPU's), `max_length` how many one
-    episode may have (the model's context unless given),
-    `max_running` how many calls are computed at once. `threads` are torch's own; `graphs`
-    are CUDA graphs. With `fold`, the policy's LoRA adapter is added to copies of the weights and
-    costs no time. That is the default in float32, where nothing is lost by it, and on the path
-    "pages", whose weights are copies anyway; elsewhere it takes as much memory again as the weights
-    that it adapts. Which path computes a model follows from trying (`paths.py`); `layout` asks for
-    one: "pages" or "general". `training_bytes` is what training will take of the same GPU: by
-    default the engine leaves it free. With `apart`, the engine keeps a copy of the trained weights and
-    on a GPU computes on a stream of its own: it samples while `policy` trains, with the weights of the
-    last `renew`.
-    """
-
-    def __init__(
-        self,
-        policy: Policy,
-        *,
-        name: str = "local",
-        tokenizer: Any = None,
-        max_tokens: int | None = None,
-        max_length: int | None = None,
-        max_running: int = 256,
-        threads: int | None = None,
-        graphs: bool = True,
-        fold: bool | None = None,
-        layout: Layout | None = None,
-        training_bytes: int = 0,
-        apart: bool = False,
-    ) -> None:
-        self.policy = name
-        self.twin = Twin(policy) if apart else None
-        self._tokenizer = tokenizer
-        options = PathOptions(max_tokens, max_length, max_running, graphs, fold, layout, training_bytes)
-        self.path = choose_path(self.twin.policy if self.twin else policy, options)
-        self.reader, self.max_length = self.path.reader, self.path.longest
-        self.scheduler = Scheduler(self.path.store, budget=self.path.budget, max_running=max_running)
-        self._adapters: set[str] = set()
-        self._failure: str | None = None  # since the last `renew`
-        # A stream whose kernels go first: a sampler's are small, and what trains has many in its queue.
-        own = apart and policy.device.type == "cuda"
-        stream = torch.cuda.Stream(policy.device, priority=-1) if own else None  # type: ignore[no-untyped-call]
-        threads = threads or torch.get_num_threads()
-        self.worker = EngineWorker(self.reader, self.scheduler, self.path.runner, threads=threads, stream=stream)
-
-    @classmethod
-    def load(
-        cls,
-        model: str,
-        adapter: str | Path | None = None,
-        *,
-        dtype: torch.dtype | None = None,
-        device: str | torch.device | None = None,
-        quantize: bool = False,
-        **options: Any,
-    ) -> Self:
-        """An engine over a built-in model, a local folder (of an adapter too) or a hub id."""
-        from bough.models.resolve import load_tokenizer
-
-        policy = Policy.load(model, adapter=adapter, dtype=dtype, device=device, quantize=quantize)
-        name = model if adapter is None else f"{model}+{Path(adapter).name}"
-        return cls(policy.eval(), **{"name": name, "tokenizer": load_tokenizer(model)} | options)
-
-    @classmethod
-    def of(cls, policy: Policy, **options: Any) -> Self:
-        """An engine over the very weights of `policy`, adapters included, or with `apart` over a copy.
-
-        Without `apart`, call `rest` before they are used otherwise; `renew` after they have changed.
-        """
-        return cls(policy, **options)
-
-    async def generate(
-        self,
-        episode: str,
-        prompt_ids: list[int],
-        *,
-        sampling: SamplingConfig,
-        seed: int,
-        stop_ids: list[int],
-        adapter: str = "",
-    ) -> Generated:
-        """Draws an answer with the adapter of this name, or by default with the policy as it is."""
-        self._check(prompt_ids, sampling, adapter)
-        future: asyncio.Future[Generated] = asyncio.get_running_loop().create_future()
-        request = Request(
-            _key(episode, adapter),
-            list(prompt_ids),
-            sampling,
-            seed,
-            frozenset(stop_ids),
-            self.max_length,
-            self._tokenizer,
-            adapter,
-            future,
-        )
-        first = self.policy
-        self.worker.submit(request)
-        try:
-            drawn = await future
-            if self._failure:  # it would be of other weights than its name says
-                raise EngineError(self._failure)
-            policy = first if first == self.policy else f"{first}..{self.policy}"
-            return replace(drawn, policy=f"{policy}+{adapter}" if adapter else policy)
-        finally:
-            request.given_up = not future.done() or future.cancelled()
-
-    def release(self, episode: str, *, adapter: str = "") -> None:
-        self.worker.drop(_key(episode, adapter))
-
-    def set_adapter(self, name: str, weights: AdapterWeights) -> None:
-        """Adds an adapter that episodes can ask for, or replaces the one of this name.
-
-        It is used in place of the policy's own adapter, if that has one. What was computed with an
-        adapter that is replaced is forgotten; its pending answers are cancelled, so let them finish first.
-        """
-        if not name:
-            raise InputError("an adapter needs a name; the empty one stands for the policy as it is")
-        self.path.adapters.check(weights)
-        self._adapters.add(name)
-
-        def put() -> None:
-            try:
-                with self._whole(f"the adapter {name!r} could not be set"):
-                    self.path.adapters.set(name, weights)
-            except BaseException:
-                self._adapters.discard(name)
-                raise
-
-        self.worker.drop(adapter=name, then=put)
-
-    def remove_adapter(self, name: str) -> None:
-        """Forgets an adapter and what was computed with it. Pending answers are cancelled."""
-        self._check_set(name)
-        self._adapters.remove(name)
-
-        def remove() -> None:
-            with self._whole(f"the adapter {name!r} could not be removed"):
-                self.path.adapters.remove(name)
-
-        self.worker.drop(adapter=name, then=remove)
-
-    def renew(self, name: str, *, keep: bool = False) -> None:
-        """The policy's weights have changed: what was computed with the old ones is forgotten.
-
-        Pending answers are cancelled; let them finish first. With `keep`, they continue with the
-        new weights after what was computed for them, which no later answer uses: one whose `policy` is
-        a single name was computed with those weights alone.
-        Change the weights only while the engine rests or is paused; with `apart`, it must be so
-        while this copies them.
-        """
-        self.policy, self._failure = name, None
-        if self.twin:
-            self.twin.renew()
-
-        def renew_copies() -> None:
-            with self._whole(f"the weights {name!r} could not be loaded"):
-                self.reader.renew()
-                if self.path.decoder:
-                    self.path.decoder.renew()
-
-        self.worker.order(renew_copies)
-        if keep:
-            self.worker.order(self.scheduler.age)
-        else:
-            self.worker.drop()
-
-    def pause(self) -> None:
-        """Stops at the next step and waits for it: the policy is then free for other uses. Pending answers wait."""
-        self.worker.pause()
-
-    def resume(self) -> None:
-        """Continues after `pause`."""
-        self.worker.resume()
-
-    def rest(self) -> None:
-        """Waits until nothing is computed: an answer is there a moment before the policy is free for other uses."""
-        self.worker.rest()
-
-    async def close(self) -> None:
-        await asyncio.to_thread(self.worker.close)
-
-    @contextmanager
-    def _whole(self, failure: str) -> Iterator[None]:
-        """What is done inside is done whole. If it fails, nothing is sampled with half of it, until `renew`."""
-        try:
-            yield
-        except BaseException as error:
-            self._failure = f"{failure}: {type(error).__name__}: {error}"
-            raise
-
-    def _check_set(self, adapter: str) -> None:
-        if adapter not in self._adapters:
-            known = ", ".join(map(repr, sorted(self._adapters))) or "none"
-            raise InputError(f"the engine has no adapter {adapter!r}; set are: {known}")
-
-    def _check(self, prompt_ids: list[int], sampling: SamplingConfig, adapter: str) -> None:
-        if self._failure:
-            raise EngineError(self._failure)
-        if adapter:
-            self._check_set(adapter)
-        if not prompt_ids:
-            raise InputError("the prompt is empty; a model needs at least one token to continue from")
-        if len(prompt_ids) >= self.max_length:  # first: to look at every token of a huge prompt takes long
-            limit = "the model's context" if self.max_length == self.reader.context else "what the engine can keep"
-            raise ContextFullError(
-                f"the conversation has {len(prompt_ids)} tokens and leaves no room for an answer; "
-                f"{limit} is {self.max_length} tokens"
-            )
-        least, most = min(prompt_ids), max(prompt_ids)
-        if least < 0 or most >= self.reader.vocabulary:
-            raise InputError(f"prompt ids from {least} to {most}: the vocabulary is 0 to {self.reader.vocabulary - 1}")
-        if any(sampling.stop) and self._tokenizer is None:
-            raise InputError("stop texts need the model's tokenizer; give it as tokenizer=")
-
-
-def _key(episode: str, adapter: str) -> Hashable:
-    """Episodes of different adapters may have the same name."""
-    return (adapter, episode) if adapter else episode
-
-
-class AdapterEngine:
-    """One adapter of a local engine as a `TokenEngine` of its own; several of them are sampled in one batch.
-
-    red = TemplateEngine(AdapterEngine(engine, "red"), template, sampling)
-    """
-
-    def __init__(self, engine: LocalEngine, name: str) -> None:
-        self.engine, self.name = engine, name
-
-    @property
-    def policy(self) -> str:
-        return f"{self.engine.policy}+{self.name}" if self.name else self.engine.policy
-
-    async def generate(self, episode: str, prompt_ids: list[int], **asked: Any) -> Generated:
-        return await self.engine.generate(episode, prompt_ids, adapter=self.name, **asked)
-
-    def release(self, episode: str) -> None:
-        self.engine.release(episode, adapter=self.name)
-
-    async def close(self) -> None:
-        """Leaves the engine open: whoever made it closes it."""
-
-
 class EngineWorker:
     """The thread that runs the model, step after step, while the event loop stays free.
 
     It serves requests until it is closed. All its public functions may be called from any thread.
-
     On a GPU it computes on `stream`, by default the same as everything else.
     """
 
     def __init__(
-        self,
-        reader: Reader,
-        scheduler: Scheduler,
-        runner: SpanRunner,
-        *,
-        threads: int,
-        stream: torch.cuda.Stream | None = None,
+        self, path: EnginePath, *, max_running: int, threads: int, stream: torch.cuda.Stream | None = None
     ) -> None:
-        self.reader, self.scheduler, self.runner = reader, scheduler, runner
+        self.reader, self.runner = path.reader, path.runner
+        self.scheduler = Scheduler(path.store, budget=path.budget, max_running=max_running)
         self.threads, self.stream = threads, stream
         self.num_steps = 0
         self._orders: list[Callable[[], None]] = []
@@ -347,14 +95,14 @@ class EngineWorker:
         self.order(drop)
 
     def rest(self) -> None:
-        """Waits until all orders are done and the model is idle and unchanged."""
+        """Waits until nothing is computed: an answer is there a moment before the policy is free for other uses."""
         with self._wake:
             self._wake.wait_for(
                 lambda: not self._at_work and (self._thread is None or self._closed or not self._orders)
             )
 
     def pause(self) -> None:
-        """Stops between two steps and waits until the model is as it was. Requests and what was computed stay."""
+        """Stops at the next step and waits for it: the policy is then free for other uses. Pending answers wait."""
         with self._wake:
             self._paused = True
             self._wake.wait_for(lambda: not self._at_work)
@@ -369,7 +117,7 @@ class EngineWorker:
             self._paused = False
             self._wake.notify_all()
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """Ends the thread and cancels pending requests."""
         with self._wake:
             self._closed = True
@@ -452,3 +200,231 @@ class EngineWorker:
         self.scheduler.waiting.clear()
         for episode in list(self.scheduler.residents):
             self.scheduler.drop(episode)
+
+
+class LocalEngine(EngineWorker):
+    """A `TokenEngine` over a policy in memory.
+
+    `max_tokens` is how many tokens are kept for all episodes together (by default as
+    many as half of the free memory holds, or most of a GPU's), `max_length` how many one
+    episode may have (the model's context unless given),
+    `max_running` how many calls are computed at once. `threads` are torch's own; `graphs`
+    are CUDA graphs. With `fold`, the policy's LoRA adapter is added to copies of the weights and
+    costs no time. That is the default in float32, where nothing is lost by it, and on the path
+    "pages", whose weights are copies anyway; elsewhere it takes as much memory again as the weights
+    that it adapts. Which path computes a model follows from trying (`paths.py`); `layout` asks for
+    one: "pages" or "general". `training_bytes` is what training will take of the same GPU: by
+    default the engine leaves it free. With `apart`, the engine keeps a copy of the trained weights and
+    on a GPU computes on a stream of its own: it samples while `policy` trains, with the weights of the
+    last `renew`.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        name: str = "local",
+        tokenizer: Any = None,
+        max_tokens: int | None = None,
+        max_length: int | None = None,
+        max_running: int = 256,
+        threads: int | None = None,
+        graphs: bool = True,
+        fold: bool | None = None,
+        layout: Layout | None = None,
+        training_bytes: int = 0,
+        apart: bool = False,
+    ) -> None:
+        self.policy = name
+        self.twin = Twin(policy) if apart else None
+        self._tokenizer = tokenizer
+        options = PathOptions(max_tokens, max_length, max_running, graphs, fold, layout, training_bytes)
+        self.path = choose_path(self.twin.policy if self.twin else policy, options)
+        self.max_length = self.path.longest
+        self._adapters: set[str] = set()
+        self._failure: str | None = None  # since the last `renew`
+        # A stream whose kernels go first: a sampler's are small, and what trains has many in its queue.
+        own = apart and policy.device.type == "cuda"
+        stream = torch.cuda.Stream(policy.device, priority=-1) if own else None  # type: ignore[no-untyped-call]
+        threads = threads or torch.get_num_threads()
+        super().__init__(self.path, max_running=max_running, threads=threads, stream=stream)
+
+    @classmethod
+    def load(
+        cls,
+        model: str,
+        adapter: str | Path | None = None,
+        *,
+        dtype: torch.dtype | None = None,
+        device: str | torch.device | None = None,
+        quantize: bool = False,
+        **options: Any,
+    ) -> Self:
+        """An engine over a built-in model, a local folder (of an adapter too) or a hub id."""
+        from bough.models.resolve import load_tokenizer
+
+        policy = Policy.load(model, adapter=adapter, dtype=dtype, device=device, quantize=quantize)
+        name = model if adapter is None else f"{model}+{Path(adapter).name}"
+        return cls(policy.eval(), **{"name": name, "tokenizer": load_tokenizer(model)} | options)
+
+    @classmethod
+    def of(cls, policy: Policy, **options: Any) -> Self:
+        """An engine over the very weights of `policy`, adapters included, or with `apart` over a copy.
+
+        Without `apart`, call `rest` before they are used otherwise; `renew` after they have changed.
+        """
+        return cls(policy, **options)
+
+    async def generate(
+        self,
+        episode: str,
+        prompt_ids: list[int],
+        *,
+        sampling: SamplingConfig,
+        seed: int,
+        stop_ids: list[int],
+        adapter: str = "",
+    ) -> Generated:
+        """Draws an answer with the adapter of this name, or by default with the policy as it is."""
+        self._check(prompt_ids, sampling, adapter)
+        future: asyncio.Future[Generated] = asyncio.get_running_loop().create_future()
+        request = Request(
+            (adapter, episode) if adapter else episode,  # those of different adapters may have the same name
+            list(prompt_ids),
+            sampling,
+            seed,
+            frozenset(stop_ids),
+            self.max_length,
+            self._tokenizer,
+            adapter,
+            future,
+        )
+        first = self.policy
+        self.submit(request)
+        try:
+            drawn = await future
+            if self._failure:  # it would be of other weights than its name says
+                raise EngineError(self._failure)
+            policy = first if first == self.policy else f"{first}..{self.policy}"
+            return replace(drawn, policy=f"{policy}+{adapter}" if adapter else policy)
+        finally:
+            request.given_up = not future.done() or future.cancelled()
+
+    def release(self, episode: str, *, adapter: str = "") -> None:
+        self.drop((adapter, episode) if adapter else episode)
+
+    def set_adapter(self, name: str, weights: AdapterWeights) -> None:
+        """Adds an adapter that episodes can ask for, or replaces the one of this name.
+
+        It is used in place of the policy's own adapter, if that has one. What was computed with an
+        adapter that is replaced is forgotten; its pending answers are cancelled, so let them finish first.
+        """
+        if not name:
+            raise InputError("an adapter needs a name; the empty one stands for the policy as it is")
+        self.path.adapters.check(weights)
+        self._adapters.add(name)
+
+        def put() -> None:
+            try:
+                with self._whole(f"the adapter {name!r} could not be set"):
+                    self.path.adapters.set(name, weights)
+            except BaseException:
+                self._adapters.discard(name)
+                raise
+
+        self.drop(adapter=name, then=put)
+
+    def remove_adapter(self, name: str) -> None:
+        """Forgets an adapter and what was computed with it. Pending answers are cancelled."""
+        self._check_set(name)
+        self._adapters.remove(name)
+
+        def remove() -> None:
+            with self._whole(f"the adapter {name!r} could not be removed"):
+                self.path.adapters.remove(name)
+
+        self.drop(adapter=name, then=remove)
+
+    def renew(self, name: str, *, keep: bool = False) -> None:
+        """The policy's weights have changed: what was computed with the old ones is forgotten.
+
+        Pending answers are cancelled; let them finish first. With `keep`, they continue with the
+        new weights after what was computed for them, which no later answer uses: one whose `policy` is
+        a single name was computed with those weights alone.
+        Change the weights only while the engine rests or is paused; with `apart`, it must be so
+        while this copies them.
+        """
+        self.policy, self._failure = name, None
+        if self.twin:
+            self.twin.renew()
+
+        def renew_copies() -> None:
+            with self._whole(f"the weights {name!r} could not be loaded"):
+                self.reader.renew()
+                if self.path.decoder:
+                    self.path.decoder.renew()
+
+        self.order(renew_copies)
+        if keep:
+            self.order(self.scheduler.age)
+        else:
+            self.drop()
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self.stop)
+
+    @contextmanager
+    def _whole(self, failure: str) -> Iterator[None]:
+        """What is done inside is done whole. If it fails, nothing is sampled with half of it, until `renew`."""
+        try:
+            yield
+        except BaseException as error:
+            self._failure = f"{failure}: {type(error).__name__}: {error}"
+            raise
+
+    def _check_set(self, adapter: str) -> None:
+        if adapter not in self._adapters:
+            known = ", ".join(map(repr, sorted(self._adapters))) or "none"
+            raise InputError(f"the engine has no adapter {adapter!r}; set are: {known}")
+
+    def _check(self, prompt_ids: list[int], sampling: SamplingConfig, adapter: str) -> None:
+        if self._failure:
+            raise EngineError(self._failure)
+        if adapter:
+            self._check_set(adapter)
+        if not prompt_ids:
+            raise InputError("the prompt is empty; a model needs at least one token to continue from")
+        if len(prompt_ids) >= self.max_length:  # first: to look at every token of a huge prompt takes long
+            limit = "the model's context" if self.max_length == self.reader.context else "what the engine can keep"
+            raise ContextFullError(
+                f"the conversation has {len(prompt_ids)} tokens and leaves no room for an answer; "
+                f"{limit} is {self.max_length} tokens"
+            )
+        least, most = min(prompt_ids), max(prompt_ids)
+        if least < 0 or most >= self.reader.vocabulary:
+            raise InputError(f"prompt ids from {least} to {most}: the vocabulary is 0 to {self.reader.vocabulary - 1}")
+        if any(sampling.stop) and self._tokenizer is None:
+            raise InputError("stop texts need the model's tokenizer; give it as tokenizer=")
+
+
+class AdapterEngine:
+    """One adapter of a local engine as a `TokenEngine` of its own; several of them are sampled in one batch.
+
+    red = TemplateEngine(AdapterEngine(engine, "red"), template, sampling)
+    """
+
+    def __init__(self, engine: LocalEngine, name: str) -> None:
+        self.engine, self.name = engine, name
+
+    @property
+    def policy(self) -> str:
+        return f"{self.engine.policy}+{self.name}" if self.name else self.engine.policy
+
+    async def generate(self, episode: str, prompt_ids: list[int], **asked: Any) -> Generated:
+        return await self.engine.generate(episode, prompt_ids, adapter=self.name, **asked)
+
+    def release(self, episode: str) -> None:
+        self.engine.release(episode, adapter=self.name)
+
+    async def close(self) -> None:
+        """Leaves the engine open: whoever made it closes it."""

@@ -3,7 +3,7 @@
 That is RMS norms before attention and feed-forward, rotary positions, keys shared by groups
 of heads, and a gated SiLU. A step then has about ten kernels a layer instead of sixty. The
 weights are copies in the type that is computed in, with projections of the same input joined and
-the policy's own LoRA adapter added (`fold.py`); call `renew` after the policy's own have changed.
+the policy's own LoRA adapter added (`adapters.py`); call `renew` after the policy's own have changed.
 
 Whether a model is of this form is read off its modules and then tried: every layer's
 attention and the whole decoder are compared with the model's own before anything is sampled.
@@ -21,9 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from bough.engines.local import kernels
-from bough.engines.local.adapters import Slots, targets
+from bough.engines.local.adapters import Joined, Slots, base, targets
 from bough.engines.local.draw import SamplingParams, cuts, draw
-from bough.engines.local.fold import Joined, base
 from bough.engines.local.kernels import choose, splits_for
 from bough.engines.local.pages import PAGE, Graphs, PagesStore, Tokens, block_size, rounded
 from bough.engines.local.reader import TokenReader
@@ -70,6 +69,7 @@ class FusedDecoder:
         like = torch.empty(1, device=reader.device)
         cosine, sine = decoder.rotary_emb(like, torch.arange(reader.context, device=like.device)[None])
         self.rotary = cosine[0].float().contiguous(), sine[0].float().contiguous()
+        self._names = {id(module): name for name, module in reader.policy.base.named_modules()}
         self.slots = Slots()
 
     def _layer(self, layer: Any, window: int | None) -> FusedLayer:
@@ -99,6 +99,32 @@ class FusedDecoder:
     def joined(self) -> Iterator[Joined]:
         for layer in self.layers:
             yield from (layer.qkv, layer.out, layer.gate_up, layer.down)
+
+    def check(self, weights: AdapterWeights) -> None:
+        """InputError if the model cannot be computed with such an adapter."""
+        targets(self.reader.policy, weights)
+
+    def set(self, name: str, weights: AdapterWeights) -> None:
+        """Adds an adapter, or replaces the one of this name."""
+        slot = self.slots.take(name)
+        try:
+            self._keep_apart()
+            for joined in self.joined():
+                pairs = [weights.layers.get(self._names[id(layer)]) for layer in joined.layers]
+                self.slots.version += joined.put(slot, self.slots.capacity, pairs)
+        except BaseException:  # such as no memory; the policy's own adapter is in some weights only, until `renew`
+            self.slots.free(name)
+            raise
+
+    def remove(self, name: str) -> None:
+        self.set(name, AdapterWeights({}))
+        self.slots.free(name)
+        self._keep_apart()
+
+    def _keep_apart(self) -> None:
+        """The policy's own adapter is in the weights only while it is the only one; graphs are recorded again then."""
+        for joined in self.joined():
+            joined.keep_apart(bool(self.slots))
 
     def attend(
         self,
@@ -235,41 +261,6 @@ def _close(ours: Tensor, own: Tensor, dtype: torch.dtype) -> bool:
 
 def _eps(norm: Any) -> float:
     return float(norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps)
-
-
-class FusedAdapters:
-    """The adapters of a `FusedDecoder`, whose `slots` say where each is."""
-
-    def __init__(self, decoder: FusedDecoder) -> None:
-        self.policy, self.slots = decoder.reader.policy, decoder.slots
-        names = {id(module): name for name, module in self.policy.base.named_modules()}
-        self._joined = [(joined, [names[id(layer)] for layer in joined.layers]) for joined in decoder.joined()]
-
-    def check(self, weights: AdapterWeights) -> None:
-        """InputError if the model cannot be computed with such an adapter."""
-        targets(self.policy, weights)
-
-    def set(self, name: str, weights: AdapterWeights) -> None:
-        """Adds an adapter, or replaces the one of this name."""
-        slot = self.slots.take(name)
-        try:
-            self._keep_apart()
-            for joined, names in self._joined:
-                pairs = [weights.layers.get(one) for one in names]
-                self.slots.version += joined.put(slot, self.slots.capacity, pairs)
-        except BaseException:  # such as no memory; the policy's own adapter is in some weights only, until `renew`
-            self.slots.free(name)
-            raise
-
-    def remove(self, name: str) -> None:
-        self.set(name, AdapterWeights({}))
-        self.slots.free(name)
-        self._keep_apart()
-
-    def _keep_apart(self) -> None:
-        """The policy's own adapter is in the weights only while it is the only one; graphs are recorded again then."""
-        for joined, _ in self._joined:
-            joined.keep_apart(bool(self.slots))
 
 
 # Visits to the GPU: prompts are read and several tokens drawn for all episodes, with one wait at the end.

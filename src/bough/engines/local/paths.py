@@ -19,8 +19,7 @@ import torch
 
 from bough import bit_exact
 from bough.config.groups import SamplingConfig
-from bough.engines.local.adapters import AdaptedLayers
-from bough.engines.local.fold import pays
+from bough.engines.local.adapters import AdaptedLayers, pays
 from bough.engines.local.general import GeneralReader, GeneralRunner, GeneralStore
 from bough.engines.local.pages import PAGE, PagesStore
 from bough.engines.local.ragged import RaggedRunner, RaggedStore
@@ -32,7 +31,7 @@ from bough.policy.processes import unused_bytes
 from bough.types import Call
 
 if TYPE_CHECKING:
-    from bough.engines.local.fused import FusedAdapters, FusedDecoder
+    from bough.engines.local.fused import FusedDecoder
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +63,7 @@ class Path:
     runner: SpanRunner
     budget: int
     longest: int
-    adapters: AdaptedLayers | FusedAdapters
+    adapters: AdaptedLayers | FusedDecoder
     decoder: FusedDecoder | None = None
 
 
@@ -130,7 +129,7 @@ def difference(reader: Reader, store: Store, runner: SpanRunner) -> float:
 def _pages(policy: Policy, options: PathOptions) -> Path | None:
     if policy.obstacle or policy.row_reader.carries_state or not _fits_fused(policy):
         return None
-    from bough.engines.local.fused import FusedAdapters, FusedRunner, fused
+    from bough.engines.local.fused import FusedRunner, fused
 
     try:
         reader = TokenReader(policy)
@@ -147,7 +146,7 @@ def _pages(policy: Policy, options: PathOptions) -> Path | None:
     num_pages = min(budget // PAGE, max(usual, -(-longest // PAGE)))
     store = PagesStore(reader, num_pages=num_pages, length=longest)
     runner = FusedRunner(decoder, store, max_running=options.max_running, graphs=options.graphs)
-    return Path("pages", reader, store, runner, num_pages, longest, FusedAdapters(decoder), decoder)
+    return Path("pages", reader, store, runner, num_pages, longest, decoder, decoder)
 
 
 def _fits_fused(policy: Policy) -> bool:

@@ -11,8 +11,8 @@ depends on how threads share the work are left to one (`reader.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -99,6 +99,15 @@ class RaggedRunner:
         return hidden_TD[: len(tokens)]
 
 
+class Piece(NamedTuple):
+    """A span's tokens in a pass, from `begin` to `end`; the first has this position in its episode."""
+
+    begin: int
+    end: int
+    position: int
+    buffer: Tensor
+
+
 class RaggedCache:
     """The spans of one pass, as a model's cache."""
 
@@ -120,12 +129,12 @@ class RaggedCache:
         self._bias: dict[tuple[int, int, Sight, int], Tensor] = {}
         self._seen: dict[int, list[tuple[Tensor, Tensor]]] = {}
 
-    def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any) -> tuple[RaggedLayer, None]:
+    def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any) -> tuple[Callable[..., Tensor], None]:
         """Puts the new keys and values [1, G, T, D] where they belong."""
         sizes = [piece.end - piece.begin for piece in self.pieces]
         new = [part for states in (keys, values) for part in states[0, :, : self.num_tokens].split_with_sizes(sizes, 1)]
         torch._foreach_copy_(self._new[layer], new)
-        return RaggedLayer(self, layer), None
+        return partial(self._attend, layer), None
 
     def seen(self, number: int, length: int) -> list[tuple[Tensor, Tensor]]:
         """The first keys and values of a piece [1, G, length, D], for each layer: cut once for all of them."""
@@ -147,49 +156,35 @@ class RaggedCache:
             self._bias[begin, end, sight, rows] = bias_QK.repeat(1, 1, -(-rows // (end - begin)), 1)[:, :, :rows]
         return self._bias[begin, end, sight, rows]
 
-
-class Piece(NamedTuple):
-    """A span's tokens in a pass, from `begin` to `end`; the first has this position in its episode."""
-
-    begin: int
-    end: int
-    position: int
-    buffer: Tensor
-
-
-class RaggedLayer:
-    """One layer's keys and values of all spans."""
-
-    def __init__(self, cache: RaggedCache, layer: int) -> None:
-        self.cache, self.layer, self.sight = cache, layer, cache.sights[layer]
-
-    def attend(self, query: Tensor, scaling: float, softcap: float | None, sinks_H: Tensor | None) -> Tensor:
-        groups = self.cache.pieces[0].buffer.shape[2]
+    def _attend(
+        self, layer: int, query: Tensor, scaling: float, softcap: float | None, sinks_H: Tensor | None
+    ) -> Tensor:
+        """The outputs [1, Q, H, D] of one layer. A sink takes its part of the softmax and gives nothing."""
+        groups, sight = self.pieces[0].buffer.shape[2], self.sights[layer]
         sinks_GR = None if sinks_H is None else sinks_H.view(groups, -1).float()
         query_TGRD = query[0].transpose(0, 1).reshape(query.shape[2], groups, -1, query.shape[3])
-        query_TGRD = query_TGRD.to(self.cache.pieces[0].buffer.dtype)
+        query_TGRD = query_TGRD.to(self.pieces[0].buffer.dtype)
         plain = softcap is None and sinks_H is None and query_TGRD.shape[2] % ROWS != 1
         outs = []
-        for number, (begin, end, position, buffer) in enumerate(self.cache.pieces):
+        for number, (begin, end, position, buffer) in enumerate(self.pieces):
             if end - begin == 1 and plain:
                 # The same as `_look`, for a single token: nothing has to be brought into order.
-                bias = self.cache.bias(position, position + 1, self.sight, query_TGRD.shape[2], self.cache.step)
-                keys, values = self.cache.seen(number, bias.shape[3])[self.layer]
+                bias = self.bias(position, position + 1, sight, query_TGRD.shape[2], self.step)
+                keys, values = self.seen(number, bias.shape[3])[layer]
                 outs.append(attend(query_TGRD[begin:end], keys, values, bias, scaling)[0])
                 continue
-            keys, values = buffer[self.layer].unbind(0)
             for first in range(begin, end, QUERIES):
                 query_QGRD, start = query_TGRD[first : min(first + QUERIES, end)], position + first - begin
-                outs.append(self._look(query_QGRD, keys, values, start, scaling, softcap, sinks_GR))
-        if (padding := len(query_TGRD) - self.cache.num_tokens) > 0:
+                outs.append(self._look(query_QGRD, buffer[layer], sight, start, scaling, softcap, sinks_GR))
+        if (padding := len(query_TGRD) - self.num_tokens) > 0:
             outs.append(query_TGRD.new_zeros(padding, *query_TGRD.shape[1:]))
         return torch.cat(outs).flatten(1, 2)[None]
 
     def _look(
         self,
         query_QGRD: Tensor,
-        keys: Tensor,
-        values: Tensor,
+        states_2GKD: Tensor,
+        sight: Sight,
         start: int,
         scaling: float,
         softcap: float | None,
@@ -200,9 +195,9 @@ class RaggedLayer:
         query_GMD = query_QGRD.permute(1, 2, 0, 3).reshape(groups, -1, size)
         if query_GMD.shape[1] % ROWS == 1:  # the kernel would be left with a single row
             query_GMD = torch.cat([query_GMD, query_GMD[:, :1]], dim=1)
-        step = self.cache.step if softcap is None else CAPPED
-        bias_11MK = self.cache.bias(start, start + queries, self.sight, query_GMD.shape[1], step)
-        keys, values = keys[:, : bias_11MK.shape[3]], values[:, : bias_11MK.shape[3]]
+        step = self.step if softcap is None else CAPPED
+        bias_11MK = self.bias(start, start + queries, sight, query_GMD.shape[1], step)
+        keys, values = states_2GKD[:, :, : bias_11MK.shape[3]].unbind(0)
         if softcap is None:
             out_1GMD, norm_1GM = attend(query_GMD[None], keys[None], values[None], bias_11MK, scaling)
             out_GMD, norm_GM = out_1GMD[0], norm_1GM[0]

@@ -21,8 +21,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from bough.bit_exact import without_onednn
-from bough.engines.local.adapters import AdaptedLayers, Segments
-from bough.engines.local.fold import Fold
+from bough.engines.local.adapters import AdaptedLayers, Fold, Segments
 from bough.policy.head import Head
 from bough.policy.policy import Policy
 from bough.policy.processes import unused_bytes
@@ -43,6 +42,7 @@ class Reader:
 
     def __init__(self, policy: Policy, *, fold: bool = False) -> None:
         self.policy = policy
+        self.attention = policy.row_reader.plain_attention  # its name among those of transformers
         self.context: int = getattr(policy.decoder.config, "max_position_embeddings", None) or UNBOUNDED
         self.vocabulary: int = policy.base.get_input_embeddings().weight.shape[0]
         self.dtype: torch.dtype = policy.autocast or policy.base.dtype
@@ -58,11 +58,6 @@ class Reader:
         """Brings copies of the policy's weights up to date."""
         if self.fold:
             self.fold.renew()
-
-    @property
-    def attention(self) -> str:
-        """Its name among the attention functions of transformers."""
-        return self.policy.row_reader.plain_attention
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -109,6 +104,7 @@ class TokenReader(Reader):
         kinds = getattr(config, "layer_types", None) or [next(iter(policy.row_reader.sights))] * self.num_layers
         self.sights: list[Sight] = [policy.row_reader.sights[kind] for kind in kinds]
         super().__init__(policy, fold=fold)
+        self.attention = NAME
         on_cpu = self.device.type == "cpu" and self.dtype == torch.float32
         layers = packable([*policy.decoder.modules(), self._head.layer]) if on_cpu else []
         with self._folded():
@@ -119,10 +115,6 @@ class TokenReader(Reader):
         if self.packed:
             with self._folded():
                 self.packed.renew()
-
-    @property
-    def attention(self) -> str:
-        return NAME
 
     @property
     def bytes_per_token(self) -> int:
@@ -151,7 +143,7 @@ class TokenReader(Reader):
 def _attend(
     module: Any,  # noqa: ARG001  as transformers calls it
     query: Tensor,
-    key: Any,  # what `update` of our cache gave back
+    key: Callable[..., Tensor],  # what `update` of our cache gave back
     value: None,  # noqa: ARG001
     attention_mask: None,  # noqa: ARG001
     scaling: float | None = None,
@@ -159,7 +151,7 @@ def _attend(
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    return key.attend(query, query.shape[-1] ** -0.5 if scaling is None else scaling, softcap, s_aux), None
+    return key(query, query.shape[-1] ** -0.5 if scaling is None else scaling, softcap, s_aux), None
 
 
 # Trying a way of reading before anything is sampled: on a few made-up tokens, against the policy's own.

@@ -19,6 +19,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from pydantic_core import to_json
@@ -30,7 +31,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bough.engines.server.chat import (
-    ChatRequest,
     Completion,
     RefusedError,
     read_object,
@@ -42,6 +42,7 @@ from bough.errors import BoughError, InputError
 from bough.files import is_loopback
 
 SESSION = "x-session-id"
+CHAT = "/v1/chat/completions"
 # nginx's word for a client that closed its connection; it is never sent.
 GONE = 499
 # The texts of token ids, where the tokenizer is at hand.
@@ -55,7 +56,7 @@ def make_app(recorder: Recorder, access: Access, *, model: str, token_texts: Tok
     routes = [Route("/health", _guarded(api.health)), Route("/s/{session}/end", _guarded(api.end), methods=["POST"])]
     for prefix in ("", "/s/{session}"):
         routes += [
-            Route(f"{prefix}/v1/chat/completions", _guarded(api.complete), methods=["POST"]),
+            Route(f"{prefix}{CHAT}", _guarded(api.complete), methods=["POST"]),
             Route(f"{prefix}/v1/models", _guarded(api.models)),
             Route(f"{prefix}/v1/models/{{model:path}}", _guarded(api.models)),
         ]
@@ -66,14 +67,11 @@ def make_app(recorder: Recorder, access: Access, *, model: str, token_texts: Tok
         yield
         await recorder.close()
 
-    async def unknown_address(request: Request, _: Exception) -> Response:
-        words = f"there is nothing at {request.url.path:.200}; chat completions are at /v1/chat/completions"
-        return refused(RefusedError(404, words, code="unknown_address"))
+    async def not_here(request: Request, error: Exception) -> Response:
+        words = f"{request.method} {request.url.path:.200} is not possible here; chat completions are at {CHAT}"
+        return refused(RefusedError(getattr(error, "status_code", 404), words, code="unknown_address"))
 
-    async def wrong_method(request: Request, _: Exception) -> Response:
-        return refused(RefusedError(405, f"{request.method} is not possible here", code="method"))
-
-    errors = {404: unknown_address, 405: wrong_method}
+    errors = dict.fromkeys((404, 405), not_here)
     return Guard(Starlette(routes=routes, lifespan=lifespan, exception_handlers=errors), access)
 
 
@@ -88,7 +86,7 @@ class Api:
     async def complete(self, request: Request) -> Response:
         session = request.path_params.get("session") or request.headers.get(SESSION)
         try:
-            asked = await parsed(_asked, await read_body(request))
+            asked = await parsed(read_request, await read_body(request))
         except RefusedError as refusal:
             self.recorder.refuse(session, refusal)
             raise
@@ -128,12 +126,6 @@ class Api:
     async def health(self, _: Request) -> Response:
         recorder = self.recorder
         return json_answer({"status": "ok", "open_sessions": recorder.open_sessions, "in_flight": recorder.in_flight})
-
-
-def _asked(body: bytes) -> ChatRequest:
-    request = read_request(body)
-    assert len(request.keys) == len(request.messages)  # made here, where a large request holds up no other
-    return request
 
 
 def _guarded(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
@@ -299,14 +291,9 @@ OPEN_FILES = 65_536
 
 def need_server() -> None:
     """Raises InputError where the packages of the server are not installed."""
-    try:
-        import starlette
-        import uvicorn
-    except ImportError as error:
-        raise InputError(
-            f"the endpoint needs the package {error.name}: pip install 'bough[viewer]' installs it"
-        ) from None
-    assert starlette and uvicorn
+    for name in ("starlette", "uvicorn"):
+        if find_spec(name) is None:
+            raise InputError(f"the endpoint needs the package {name}: pip install 'bough[viewer]' installs it")
 
 
 def listen(host: str, port: int) -> socket.socket:

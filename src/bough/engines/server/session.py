@@ -262,7 +262,5 @@ def _continues(before: Call | None, after: Call | None) -> bool:
     """Whether a prompt begins with the tokens of the call before it. Without tokens it cannot be told."""
     if before is None or after is None:
         return True
-    end = len(before.prompt_ids)
-    return after.prompt_ids[:end] == before.prompt_ids and (
-        after.prompt_ids[end : end + len(before.completion_ids)] == before.completion_ids
-    )
+    known = before.prompt_ids + before.completion_ids
+    return after.prompt_ids[: len(known)] == known

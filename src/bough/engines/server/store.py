@@ -16,14 +16,15 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter
 from pydantic_core import from_json
 
 from bough.data.base import Format, digest
@@ -63,37 +64,34 @@ class Store:
             raise
         finished = Reader(folder / TRAJECTORIES, format="bough", on_error="skip")
         self.ended = {record.id for record in finished if isinstance(record, Trajectory)}
-        self._pending: list[tuple[Row | Trajectory, asyncio.Future[None]]] = []
-        self._flushing: asyncio.Task[None] | None = None
+        self._pending = SimpleQueue[_Line]()
         self._disk = ThreadPoolExecutor(1, "bough-record")
 
     def open_sessions(self) -> dict[str, list[RecordedCall]]:
         """The calls of the sessions that an earlier process has left open."""
         found: dict[str, list[RecordedCall]] = {}
-        for row in _rows(path := self.folder / CALLS):
-            calls = found.setdefault(row["session"], [])
-            # After a call that could not be written, what refers to it cannot be used.
-            if row["session"] in self.ended or row.get("number") != len(calls):
-                continue
-            try:
-                calls.append(read_call(row, calls[-1] if calls else None))
-            except (ValueError, LookupError, TypeError, AttributeError) as error:
-                where = f"{path}: call {len(calls)} of session {row['session']:.128}"
-                raise InputError(f"{where} is damaged: {error}; move the file away") from None
+        with open_file(path := self.folder / CALLS) as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    row = from_json(line)
+                    calls = found.setdefault(row["session"], [])
+                    # After a call that could not be written, what refers to it cannot be used.
+                    if row["session"] not in self.ended and row["number"] == len(calls):
+                        calls.append(read_call(row, calls[-1] if calls else None))
+                except (ValueError, LookupError, TypeError, AttributeError) as error:
+                    raise InputError(f"{path}:{number} is damaged: {error}; move the file away") from None
         return {session: calls for session, calls in found.items() if calls}
 
     async def add_call(self, session: str, call: RecordedCall, before: RecordedCall | None) -> None:
         """Writes a finished call to the disk; `before` is the session's call before it."""
-        await self._added({"session": session, **write_call(call, before)})
+        await self._add({"session": session, **write_call(call, before)}, self._journal)
 
     async def add_trajectory(self, trajectory: Trajectory) -> None:
         """Writes a finished session to the disk."""
-        await self._added(trajectory)
+        await self._add(trajectory, self._trajectories)
 
     async def close(self) -> None:
-        while self._flushing is not None:
-            await self._flushing
-        self._disk.shutdown()
+        await asyncio.to_thread(self._disk.shutdown)
         self._journal.close()
         path = self.folder / CALLS
         try:
@@ -103,51 +101,37 @@ class Store:
             log.warning("%s could not be compacted: %s", path, error)
         self._trajectories.close()
 
-    def _added(self, what: Row | Trajectory) -> asyncio.Future[None]:
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._pending.append((what, done))
-        if self._flushing is None:
-            self._flushing = asyncio.create_task(self._flush())
-        return done
+    async def _add(self, what: Row | Trajectory, writer: Writer) -> None:
+        line = _Line(what, writer)
+        self._pending.put(line)
+        await asyncio.get_running_loop().run_in_executor(self._disk, self._write)
+        if line.failure is not None:
+            raise line.failure
 
-    async def _flush(self) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            while self._pending:
-                batch, self._pending = self._pending, []
-                try:
-                    failed = await loop.run_in_executor(self._disk, self._write, [what for what, _ in batch])
-                except Exception as error:
-                    failed = dict.fromkeys(range(len(batch)), error)
-                for number, (_, done) in enumerate(batch):
-                    if done.cancelled():
-                        continue
-                    if number in failed:
-                        done.set_exception(failed[number])
-                    else:
-                        done.set_result(None)
-        finally:
-            self._flushing = None
-
-    def _write(self, batch: list[Row | Trajectory]) -> dict[int, Exception]:
-        """Writes a batch; the errors of those that cannot be written, by their place in it."""
-        failed: dict[int, Exception] = {}
-        for number, what in enumerate(batch):
+    def _write(self) -> None:
+        """Writes all that is pending, with one sync for all. In the disk's only thread."""
+        batch = [self._pending.get_nowait() for _ in range(self._pending.qsize())]
+        for line in batch:
             try:
-                self._writer_of(what).write(what)  # type: ignore[arg-type]  # the journal's format takes rows
+                line.writer.write(line.what)  # type: ignore[arg-type]  # the journal's format takes rows
             except RowError as error:
-                failed[number] = BoughError(f"it cannot be recorded: {error}")
+                line.failure = BoughError(f"it cannot be recorded: {error}")
         for writer in (self._journal, self._trajectories):
             try:
                 writer.flush()
             except (BoughError, OSError) as error:
                 # Its clients read that it failed and may try again; written later, it would be recorded twice.
                 writer.discard()
-                failed |= {number: error for number, what in enumerate(batch) if self._writer_of(what) is writer}
-        return failed
+                for line in batch:
+                    if line.writer is writer:
+                        line.failure = error
 
-    def _writer_of(self, what: Row | Trajectory) -> Writer:
-        return self._trajectories if isinstance(what, Trajectory) else self._journal
+
+@dataclass(eq=False)
+class _Line:
+    what: Row | Trajectory
+    writer: Writer
+    failure: Exception | None = None
 
 
 def write_call(call: RecordedCall, before: RecordedCall | None) -> Row:
@@ -193,17 +177,6 @@ def read_call(row: Row, before: RecordedCall | None) -> RecordedCall:
 
 def _sequence(call: RecordedCall | None) -> list[int]:
     return [] if call is None or call.call is None else call.call.prompt_ids + call.call.completion_ids
-
-
-def _rows(path: Path) -> Iterator[Row]:
-    with open_file(path) as file:
-        for number, line in enumerate(file, 1):
-            try:
-                row = from_json(line)
-                assert isinstance(row, dict) and isinstance(row["session"], str)
-            except (ValueError, KeyError, AssertionError, ValidationError) as error:
-                raise InputError(f"{path}:{number}: not a line of a journal: {error}; move the file away") from None
-            yield row
 
 
 # All sessions of an endpoint: which are open, how they end, and what is kept of them.

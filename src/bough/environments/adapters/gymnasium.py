@@ -119,7 +119,8 @@ class GymnasiumEnvironment(Environment):
     def _how(self) -> str:
         if self.actions:
             return f"Answer with one of these actions: {', '.join(self.actions)}."
-        return f"Answer with the text of at most {self.gym.action_space.max_length} characters that you want to send."
+        limit = getattr(self.gym.action_space, "max_length", "any number of")
+        return f"Answer with the text of at most {limit} characters that you want to send."
 
     def _show(self, seen: Any) -> str:
         """An observation as the agent reads it."""

@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -306,12 +307,8 @@ def same_answer(reply: str, expected: JsonValue) -> bool:
 
 def _bare(text: str) -> str:
     """A text without the quotes, emphasis, currency and full stop around it. Linear in its length."""
-    start, end = 0, len(text)
-    while start < end and not (text[start].isalnum() or text[start] in "_-"):
-        start += 1
-    while end > start and not (text[end - 1].isalnum() or text[end - 1] in "_%"):
-        end -= 1
-    return text[start:end]
+    found = re.search(r"[\w-].*[\w%]|[\w-]", text)
+    return found[0] if found else ""
 
 
 def _value(result: CallToolResult) -> Any:

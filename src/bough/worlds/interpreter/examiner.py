@@ -303,8 +303,10 @@ class _Rewriter(ast.NodeTransformer):
         theirs = [uses(part, self.theirs) + (root(part) in self.origins.surely) for part in parts]
         self.generic_visit(node)
         several = len(theirs) > 1 or any(isinstance(part, ast.Starred) for part in node.args)
-        sliced = [isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Slice) for part in node.args]
-        wholes = [part.value if cut else part for part, cut in zip(node.args, sliced, strict=True)]
+        wholes = [
+            part.value if isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Slice) else part
+            for part in node.args
+        ]
         # Parts of one list, as in zip(values, values[1:]).
         neighbours = len(wholes) > 1 and len({ast.dump(whole) for whole in wholes}) == 1
         if several and any(theirs) and not getattr(node, "counted", False) and not neighbours:
@@ -319,10 +321,10 @@ class _Rewriter(ast.NodeTransformer):
             if isinstance(other, ast.List | ast.Dict | ast.Tuple):
                 # The literal says itself how many pairs there are, also where a list or dict is made from them.
                 made = isinstance(pairs, ast.Call) and called_name(pairs) in {"list", "tuple", "dict"} and pairs.args
-                source = pairs.args[0] if made else pairs  # type: ignore[attr-defined]
+                source: Any = pairs.args[0] if made else pairs  # type: ignore[attr-defined]
                 if isinstance(pairs, ast.ListComp | ast.DictComp):
                     source = pairs.generators[0].iter
-                source.counted = True  # type: ignore[attr-defined]
+                source.counted = True
         return self._operated(node, node.ops[0], left, right)
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
