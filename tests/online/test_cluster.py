@@ -52,7 +52,7 @@ def test_an_attempt_is_handed_out_with_the_version_that_is_the_newest_then():
     for step in range(3):
         versions.append(publisher.publish(f"step-{step}", {"a": torch.ones(step)}))
         asyncio.run(runner.play(ATTEMPT, episode=f"{step}/a#0"))
-    expected = [VersionedAttempt("a#0", ATTEMPT.task, 7, None, 0.5, version) for version in versions]
+    expected = [VersionedAttempt("a#0", ATTEMPT.task, 7, 0.5, version) for version in versions]
     assert recorder.given == [(attempt, f"{step}/a#0") for step, attempt in enumerate(expected)]
 
 

@@ -246,8 +246,8 @@ def check_observation(what: str, given: Any, environment: Environment) -> Observ
         raise EnvironmentFailedError(f"{what} returned {short_repr(given)}; it must return an Observation")
     for name, (kinds, allowed) in KINDS.items():
         value: Any = getattr(given, name)
-        kind = ITEMS.get(name)
-        if not isinstance(value, kinds) or (kind and value and not all(isinstance(item, kind) for item in value)):
+        kind, right = ITEMS.get(name), isinstance(value, kinds)
+        if not right or (kind and value and not all(isinstance(item, kind) for item in value)):
             raise EnvironmentFailedError(f"{what} gave the {name} {short_repr(value)}; it must be {allowed}")
     for name in ("reward", "progress"):
         value = getattr(given, name)

@@ -212,14 +212,8 @@ NOT_ALLOWED = "apt-get installs packages only for root, or through sudo without 
 
 def installer() -> list[str] | None:
     """The start of an apt-get command that may install packages here; None where there is none."""
-    if shutil.which("apt-get") is None:
-        return None
-    if os.geteuid() == 0:
-        return ["apt-get", *PATIENCE]
-    sudo = ["sudo", "-n", "apt-get"]
-    if shutil.which("sudo") is not None and _succeeds([*sudo, "--version"]):
-        return [*sudo, *PATIENCE]
-    return None
+    apt = ["apt-get"] if os.geteuid() == 0 else ["sudo", "-n", "apt-get"]
+    return [*apt, *PATIENCE] if all(map(shutil.which, (apt[0], apt[-1]))) and _succeeds([*apt, "--version"]) else None
 
 
 def install(apt: list[str], package: str) -> bool:
@@ -227,7 +221,7 @@ def install(apt: list[str], package: str) -> bool:
     command = [*apt, "install", "--yes", "--no-install-recommends", package]
     if _succeeds(command):
         return True
-    _succeeds([*apt, "update"])
+    _succeeds([*apt, "update"])  # may fail for another list than the one that is needed
     return _succeeds(command)
 
 

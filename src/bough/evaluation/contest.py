@@ -52,11 +52,6 @@ from bough.types import Task
 OF_BOTH = ("model", "chat_template", "output", "eval_file", "environment", "as_json")
 
 
-def _several(value: Any) -> Any:
-    """A single name, as a list."""
-    return [value] if isinstance(value, str) else value
-
-
 class StatisticsConfig(Config):
     """Statistics."""
 
@@ -82,7 +77,7 @@ class EvaluatedEnvironmentConfig(PlayedTasksConfig):
 class ContestantsConfig(AgentConfig):
     """The agents."""
 
-    model: Annotated[list[str], BeforeValidator(_several)] = Field(  # type: ignore[assignment]
+    model: Annotated[list[str], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)] = Field(  # type: ignore[assignment]
         ["smollm2"],
         min_length=1,
         description="a model, the folder of an adapter, expert or random; give several to compare them",

@@ -77,30 +77,25 @@ def _whole(load: Callable[..., Any]) -> Callable[..., Any]:
             raise
         except Exception as error:  # peft and safetensors raise errors of many kinds
             if (misfit := str(error).find("size mismatch")) >= 0:
-                said = str(error)[misfit:].partition("\n")[0].rstrip(". ")
-                raise InputError(f"{folder}: the adapter is not one of this model{_base_of(folder)}: {said}") from error
+                said, base = str(error)[misfit:].partition("\n")[0].rstrip(". "), _read_config(folder)
+                other = f" but of {name}" if (name := base.get("base_model_name_or_path")) else ""
+                raise InputError(f"{folder}: the adapter is not one of this model{other}: {said}") from error
             said = str(error).partition("\n")[0]
             raise InputError(f"{folder}: the adapter cannot be loaded: {type(error).__name__}: {said}") from error
 
     return guarded
 
 
-def _base_of(folder: Path) -> str:
-    """The model that an adapter's folder names, as the end of a sentence."""
-    base = _read_config(folder).get("base_model_name_or_path")
-    return f" but of {base}" if isinstance(base, str) and base else ""
-
-
 def _read_config(folder: Path) -> dict[str, Any]:
     try:
         config = read_json(folder / CONFIG)
+        if isinstance(config, dict):
+            return config
+        raise ValueError("it is not a JSON object")
     except FileNotFoundError:
         raise InputError(f"{folder} contains no adapter: {CONFIG} is missing") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{folder}: {CONFIG} cannot be read as JSON: {error}") from None
-    if not isinstance(config, dict):
-        raise InputError(f"{folder}: {CONFIG} does not hold a JSON object")
-    return config
 
 
 def check_rank(folder: Path) -> dict[str, Any]:
@@ -157,12 +152,8 @@ def add_reference(model: Any, folder: Path) -> None:
     model.load_adapter(str(folder), adapter_name=REFERENCE, is_trainable=False)
 
 
-def same_layers(name: str, left: Targets, right: Targets) -> bool:
-    """Whether two ways to name layers mean the same ones of the model `name`."""
-    return left == right or _layers(name, left) == _layers(name, right)
-
-
 def _layers(name: str, targets: Targets) -> set[str]:
+    """The layers of the model `name` that these targets mean."""
     return set(add_actor(load_outline(name), Lora(r=1, targets=targets)).targeted_module_names)
 
 
@@ -495,7 +486,8 @@ def _differences(config: TrainingConfig, shape: Lora) -> list[str]:
         ("lora_alpha", wanted.alpha, shape.alpha),
         ("lora_experts", wanted.experts, shape.experts),
     ]
-    if not same_layers(base_and_adapter(config.model)[0], wanted.targets, shape.targets):
+    base = base_and_adapter(config.model)[0]
+    if wanted.targets != shape.targets and _layers(base, wanted.targets) != _layers(base, shape.targets):
         pairs.append(("lora_target_modules", wanted.targets, shape.targets))
     return [f"{name} is {mine} here and {theirs} there" for name, mine, theirs in pairs if mine != theirs]
 
