@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from bough.config.groups import SamplingConfig
-from bough.engines.local.draw import SamplingParams, cuts, draw, uniform
 from bough.engines.local.general import SNAPSHOTS, GeneralReader, GeneralStore, Ways
+from bough.engines.local.schedule import SamplingParams, cuts, draw, uniform
 from bough.policy.adapters import ACTOR, Lora, add_actor
 from bough.policy.policy import Policy
 from bough.types import Call
