@@ -10,9 +10,8 @@ import bough
 from bough.config.groups import CollectConfig
 from bough.config.online import OnlineEnvironmentConfig
 from bough.environments import given, registry
-from bough.environments.base import Environment, EnvironmentFailedError, NoTasksError
+from bough.environments.base import Environment, EnvironmentFailedError, NoTasksError, tasks_of
 from bough.environments.registry import OwnAgent, find, find_listed, own_agent
-from bough.environments.tasks import tasks_of
 from bough.errors import InputError
 from bough.methods.grpo import GRPOConfig
 from bough.types import Task

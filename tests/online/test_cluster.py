@@ -20,9 +20,9 @@ from bough.methods.grpo import train_grpo
 from bough.online import cluster
 from bough.online.cluster import ByName, ClusterSampler, News, OneAtATime, VersionedAttempt, VersionedRunner
 from bough.online.samplers import Meter
+from bough.rollouts.collect import Attempt, Images, LocalRunner
 from bough.rollouts.ray import ClusterLostError
 from bough.rollouts.ray_weights import Publisher, Subscriber, Version
-from bough.rollouts.runner import Attempt, Images, LocalRunner
 from bough.training.checkpoint import checkpoints
 from bough.training.plan import PausedError
 from bough.types import Message, Task, Trajectory

@@ -12,10 +12,9 @@ from bough.commands.table import Command
 from bough.config.base import setting
 from bough.config.groups import ReportConfig
 from bough.config.yaml_file import write_value
-from bough.environments.adapters.names import ADAPTERS
 from bough.environments.base import blame
 from bough.environments.check import EnvCheckConfig, check_configured, new_environment
-from bough.environments.registry import ListedEnvironment, describe, find, list_environments
+from bough.environments.registry import ADAPTERS, ListedEnvironment, describe, find, list_environments
 from bough.errors import BoughError
 from bough.ledger import plural
 from bough.terminal import console

@@ -30,10 +30,9 @@ from bough.config.groups import (
 )
 from bough.config.parts import leaves
 from bough.config.problems import flag
-from bough.environments.base import Environment
+from bough.environments.base import Environment, configured, digest, task_family
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find
-from bough.environments.tasks import configured, digest, task_family
 from bough.errors import InputError
 from bough.evaluation.comparison import compare
 from bough.evaluation.intervals import looks
@@ -42,8 +41,17 @@ from bough.evaluation.success import report, reports
 from bough.files import refuse_links, text_digest, without_absolute, working_directory
 from bough.models.resolve import model_name
 from bough.rollouts.agents import NO_EXPERT, make_agent
-from bough.rollouts.collect import AllLostError, Collection, NoExpertError, collect
-from bough.rollouts.runner import Attempt, LocalRunner, Runner, attempts, wanted_tasks
+from bough.rollouts.collect import (
+    AllLostError,
+    Attempt,
+    Collection,
+    LocalRunner,
+    NoExpertError,
+    Runner,
+    attempts,
+    collect,
+    wanted_tasks,
+)
 from bough.terminal import console
 from bough.terminal.tables import ContestProgress
 from bough.types import Task

@@ -26,10 +26,10 @@ from bough.files import open_file
 from bough.ledger import plural
 from bough.policy.adapters import start_adapter
 from bough.policy.load import load_call_builder
+from bough.rollouts.collect import Attempt, Images, LocalRunner
 from bough.rollouts.ray import connected, make_plan, nodes
 from bough.rollouts.ray_pool import Actors, ReadyWorker, WorkerPool
 from bough.rollouts.ray_workers import Surroundings, pack_code, refusal
-from bough.rollouts.runner import Attempt, Images, LocalRunner
 from bough.types import Trajectory
 
 # Work that every worker dies of is given up after this many times.
