@@ -226,9 +226,8 @@ class ClusterConfig(Config):
 
     @model_validator(mode="after")
     def _needs_a_cluster(self) -> Self:
-        fields = type(self).model_fields
-        only = [name for name in fields if name not in ("address", "timeout_s")]
-        given = [name for name in only if getattr(self, name) != fields[name].default]
+        fields = {name: info for name, info in type(self).model_fields.items() if name not in ("address", "timeout_s")}
+        given = [name for name, info in fields.items() if getattr(self, name) != info.default]
         if self.address is None and given:
             needs = "needs" if len(given) == 1 else "need"
             raise ValueError(f"{named(given, ' and ')} {needs} `cluster`: auto or HOST:PORT")
@@ -272,6 +271,9 @@ class CallsConfig(Config):
     )
 
 
+KEY_VARIABLE = "the environment variable that contains the API key; the key is never stored"
+
+
 # Settings of episodes: which agent plays, for how long, and how many at a time.
 
 
@@ -304,9 +306,7 @@ class AgentConfig(Config):
         "vllm: vLLM, in this process or on the server at --base-url",
     )
     base_url: str | None = Field(None, description="address of the server, such as http://127.0.0.1:8000/v1")
-    key_variable: str = Field(
-        "OPENAI_API_KEY", description="the environment variable that contains the API key; the key is never stored"
-    )
+    key_variable: str = Field("OPENAI_API_KEY", description=KEY_VARIABLE)
     chat_template: Path | None = Field(None, description="a Jinja file to use instead of the model's own chat template")
     bf16: bool | None = Field(None, description="compute in bfloat16 (default: yes on a GPU, no on a CPU)")
 

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from bough.config.base import Config, setting
 from bough.config.groups import (
+    KEY_VARIABLE,
     REWARD_TIMEOUT,
     REWARDS,
     LimitsConfig,
@@ -53,9 +54,7 @@ class SamplerConfig(Config):
     base_url: str | None = Field(
         None, description="address of a vLLM server that takes adapters, such as http://127.0.0.1:8000/v1"
     )
-    key_variable: str = Field(
-        "OPENAI_API_KEY", description="the environment variable that contains the API key; the key is never stored"
-    )
+    key_variable: str = Field("OPENAI_API_KEY", description=KEY_VARIABLE)
     options: OptionValues = setting(
         {},
         flag="engine_options",

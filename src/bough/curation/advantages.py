@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, zip_longest
 from statistics import mean, stdev
 from typing import Generic, Literal, NamedTuple, TypeVar
@@ -20,7 +20,7 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 from bough.environments.rubric import score
 from bough.errors import RowError
 from bough.files import json_digest
-from bough.types import Group, Message, Trajectory
+from bough.types import Group, Trajectory
 
 Level = Literal["attempt", "step", "turn"]
 Dropped = Literal["too_few_scored", "zero_variance"]
@@ -265,34 +265,28 @@ def state_call_advantages(
 
 
 def attempt_steps(attempt: Trajectory, outcome: float | None) -> Steps:
-    """The steps of an attempt; None if it was not scored. Turns with a prompt of their own are not steps."""
-    rewards = turn_rewards(attempt, outcome)
+    """The steps of an attempt; None if it was not scored. Turns with a prompt of their own are not steps.
+
+    A state is the environment's name for it, or else a digest of the observation.
+    """
     if outcome is None:
         return None
-    states = list(_states(attempt))
+    steps, seen = list[Step](), attempt.start
     # What a turn outside the conversation was rewarded with belongs to the step that follows it.
-    steps: list[Step] = []
     pending = 0.0
-    for turn, value in zip(attempt.turns, rewards, strict=True):
+    for turn, value in zip(attempt.turns, turn_rewards(attempt, outcome), strict=True):
         pending += value or 0.0
-        if turn.prompt is None:
-            following = states[len(steps) + 1] if len(steps) + 1 < len(states) else None
-            steps.append(Step(states[len(steps)], pending, following))
-            pending = 0.0
-    if steps and pending:
-        steps[-1] = steps[-1]._replace(reward=steps[-1].reward + pending)
-    return steps
-
-
-def _states(attempt: Trajectory) -> Iterator[str]:
-    """The state before each step: the environment's name for it, or else a digest of the observation."""
-    seen: Sequence[Message] = attempt.start
-    for turn in attempt.turns:
         if turn.prompt is None:
             # Ids of tool calls are random and say nothing about the environment.
             shown = [(message.role, message.content, message.hint) for message in seen]
-            yield f"observation {json_digest(shown, size=16)}" if turn.state is None else f"state {turn.state}"
-            seen = turn.observation
+            state = f"observation {json_digest(shown, size=16)}" if turn.state is None else f"state {turn.state}"
+            if steps:
+                steps[-1] = steps[-1]._replace(after=state)
+            steps.append(Step(state, pending, None))
+            pending, seen = 0.0, turn.observation
+    if steps and pending:
+        steps[-1] = steps[-1]._replace(reward=steps[-1].reward + pending)
+    return steps
 
 
 def returns(attempts: Sequence[Steps], discount: float) -> list[list[float] | None]:

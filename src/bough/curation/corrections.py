@@ -22,7 +22,7 @@ from pydantic import Field
 
 from bough.chat.tool_calls import MalformedError, Reply
 from bough.config.base import Config
-from bough.config.groups import AgentConfig, SamplingConfig, is_server
+from bough.config.groups import KEY_VARIABLE, AgentConfig, SamplingConfig, is_server
 from bough.curation.source import CurationConfig, SourcedTrajectory
 from bough.curation.states import EnvironmentLookup, EnvironmentOf
 from bough.engines.base import ContextFullError, EngineError
@@ -49,9 +49,7 @@ class LabellerConfig(Config):
 
     engine: Literal["local", "vllm"] = Field("local", description="where a model runs: in this process, or in vLLM")
     server_model: str = Field("", description="name of the model on the server (default: the only one it has)")
-    key_variable: str = Field(
-        "OPENAI_API_KEY", description="the environment variable that contains the API key; the key is never stored"
-    )
+    key_variable: str = Field("OPENAI_API_KEY", description=KEY_VARIABLE)
     chat_template: Path | None = Field(None, description="a Jinja file to use instead of the model's own chat template")
     bf16: bool | None = Field(None, description="compute in bfloat16 (default: yes on a GPU, no on a CPU)")
 
