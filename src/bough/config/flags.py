@@ -36,10 +36,15 @@ def build(config: type[Config], prog: str, examples: str = "", shown: Collection
     """
     settings = leaves(config)
     hidden = {name for name in settings if shown and name not in shown}
+    # The usage is short: all flags are explained below it.
+    words = [name.upper() for name, leaf in settings.items() if is_positional(leaf.info)]
+    for name, leaf in settings.items():
+        if leaf.info.is_required() and not is_positional(leaf.info):
+            words.append(f"{flag(name)} …{other_than(leaf.info, ' | ', ' …')}")
     more = f"{len(hidden)} more settings: {prog} --help-all" if hidden else ""
     parser = Parser(
         prog=prog,
-        usage=_usage(config, prog),
+        usage=" ".join([prog, *words, "[flags]"]),
         description=inspect.getdoc(config),
         epilog="\n\n".join(filter(None, [more, examples and f"examples:\n{examples}"])),
         allow_abbrev=False,
@@ -81,17 +86,6 @@ def parse(config: type[Config], parser: Parser, arguments: Sequence[str]) -> Con
         if not strangers:
             raise
         raise InputError(error.message, error.problems, hint=f"{parser.prog} --help lists the flags") from None
-
-
-def _usage(config: type[Config], prog: str) -> str:
-    """Short: all flags are explained below it."""
-    words = [name.upper() for name, leaf in leaves(config).items() if is_positional(leaf.info)]
-    required = [
-        f"{flag(name)} …{other_than(leaf.info, ' | ', ' …')}"
-        for name, leaf in leaves(config).items()
-        if leaf.info.is_required() and not is_positional(leaf.info)
-    ]
-    return " ".join([prog, *words, *required, "[flags]"])
 
 
 def _add_flag(group: Any, leaf: Leaf, help: str) -> None:
