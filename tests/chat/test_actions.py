@@ -35,7 +35,7 @@ def test_a_reply_that_is_too_long_is_refused_with_a_sentence(parse: Callable[[st
 def test_lines_with_calls_are_limited_in_number():
     with pytest.raises(MalformedError, match="That is 100 actions"):
         parse_function("f(1)\n" * MAX_CALLS)
-    with pytest.raises(MalformedError, match="more than 100 lines with calls"):
+    with pytest.raises(MalformedError, match="more than 100 calls"):
         parse_function("f(1)\n" * (MAX_CALLS + 1))
 
 

@@ -155,10 +155,8 @@ def _read_tagged(text: str) -> ToolCall:
             arguments = json.loads(arguments, strict=False)
     except (ValueError, RecursionError) as error:  # also a number of more digits than Python reads
         raise MalformedError(f"The tool call is not JSON: {error}. {PROMPT}") from None
-    if not isinstance(call, dict):
-        raise MalformedError(f"The tool call is JSON but not an object. {PROMPT}")
-    if not isinstance(call.get("name"), str) or not call["name"]:
-        raise MalformedError(f'The tool call has no "name". {PROMPT}')
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str) or not call["name"]:
+        raise MalformedError(f'The tool call is not an object with a "name". {PROMPT}')
     if unknown := sorted(call.keys() - {"name", "arguments", "id"}):
         raise MalformedError(f'The tool call has "{unknown[0]}"; it takes "name" and "arguments" only. {PROMPT}')
     if not isinstance(arguments, dict):
@@ -209,24 +207,20 @@ class CallForm:
         if len(text) > MAX_REPLY or THINK in spoken:
             return text, []
         try:
-            if self.opening:
-                around, calls = self._around(spoken)
-            else:
+            around, calls, at = "", list[ToolCall](), 0
+            if not self.opening:
                 whole = spoken.strip().removeprefix(PYTHON_TAG).strip()
-                around, calls = "", list(map(self._read, _sequence(whole)))
+                calls, at = list(map(self._read, _sequence(whole))), len(spoken)
+            while self.opening and (opened := spoken.find(self.opening, at)) >= 0:
+                around += spoken[at:opened]
+                found, at = self._one(spoken, _skipped(spoken, opened + len(self.opening)))
+                calls += found
+                end = _skipped(spoken, at)
+                at = end + len(self.closing) if self.closing and spoken.startswith(self.closing, end) else at
         except (ValueError, RecursionError):  # also MalformedError
             return text, []
+        around += spoken[at:]
         return ((thinking + ended + around).rstrip(), calls) if 0 < len(calls) <= MAX_CALLS else (text, [])
-
-    def _around(self, spoken: str) -> tuple[str, list[ToolCall]]:
-        around, calls, at = list[str](), list[ToolCall](), 0
-        while (opened := spoken.find(self.opening, at)) >= 0:
-            around.append(spoken[at:opened])
-            found, at = self._one(spoken, _skipped(spoken, opened + len(self.opening)))
-            calls += found
-            end = _skipped(spoken, at)
-            at = end + len(self.closing) if self.closing and spoken.startswith(self.closing, end) else at
-        return "".join([*around, spoken[at:]]), calls
 
     def _one(self, text: str, at: int) -> tuple[list[ToolCall], int]:
         if self.separator is None:

@@ -200,20 +200,16 @@ def _cut_sizes(config: Any, before: Any) -> None:
                 small = value
         if small is not value and small != value:
             setattr(config, name, small)
-    _fit_together(config, before)
-
-
-def _fit_together(config: Any, before: Any) -> None:
-    """Sizes that follow from others keep their relation to them."""
+    # Sizes that follow from others keep their relation to them.
     if hasattr(config, "qk_rope_head_dim") and hasattr(config, "head_dim"):
         config.head_dim = config.qk_rope_head_dim
     hidden = getattr(before, "hidden_size", None)
     if wide := getattr(before, "attention_hidden_size", None):
         config.attention_hidden_size = config.hidden_size * wide // hidden
-    for heads, size in HEADS_AND_SIZES:
-        whole = (getattr(before, heads, None) or 0) * (getattr(before, size, None) or 0)
+    for number, size in HEADS_AND_SIZES:
+        whole = (getattr(before, number, None) or 0) * (getattr(before, size, None) or 0)
         if whole and hidden and whole % hidden == 0:
-            setattr(config, size, config.hidden_size * (whole // hidden) // getattr(config, heads))
+            setattr(config, size, config.hidden_size * (whole // hidden) // getattr(config, number))
     if getattr(config, "mamba_d_ssm", None):
         config.mamba_d_ssm = config.mamba_n_heads * config.mamba_d_head
 

@@ -73,15 +73,19 @@ def probe(model: Any, how: str, small_policy: Callable[[Any], Policy]) -> Findin
     `how` names what else the paths depend on. A model of which no small copy can be made is
     computed as it would compute itself, one call at a time.
     """
-
-    def find() -> Findings:
+    key = _key(model, how)
+    path = cache_folder() / "probes" / f"{key}.json"
+    if key not in _known:
+        with contextlib.suppress(OSError, ValueError, TypeError):  # not there, or damaged
+            _known[key] = Findings(**read_json(path))
+    if key not in _known:
         try:
-            small = small_policy(miniature(model))
-            return examine(small)
+            _known[key] = examine(small_policy(miniature(model)))
         except BoughError as error:
-            return Findings(obstacle=str(error), together=False)
-
-    return kept(model, how, find)
+            _known[key] = Findings(obstacle=str(error), together=False)
+        with contextlib.suppress(OSError):  # a cache that cannot be written costs a second the next time
+            write_json(path, asdict(_known[key]))
+    return _known[key]
 
 
 @torch.no_grad()
@@ -106,18 +110,16 @@ def examine(policy: Policy) -> Findings:
     if errors["plain rows"] > TOLERANCE:
         return Findings(refusal=UNKNOWN.format(errors["plain rows"]), errors=errors)
     errors["rows side by side"] = _error_of_rows(policy, plain_rows(CALLS, BUDGET), logprobs)
-    obstacle = policy.obstacle or _tree_obstacle(policy, logprobs, errors)
+    obstacle = policy.obstacle
+    if not obstacle:
+        try:
+            errors["tree"] = _error_of_rows(policy, tree_rows(CALLS, BUDGET), logprobs)
+        except Exception as error:  # a model that was not written for trees may fail anywhere
+            obstacle = f"it fails on a tree ({_said(error)})"
+        else:
+            if errors["tree"] > TOLERANCE:
+                obstacle = f"on a tree its log-probabilities would be off by up to {errors['tree']:.2g} nats"
     return Findings(None, obstacle, errors["rows side by side"] <= TOLERANCE, errors)
-
-
-def _tree_obstacle(policy: Policy, own: list[Tensor], errors: dict[str, float]) -> str | None:
-    try:
-        errors["tree"] = _error_of_rows(policy, tree_rows(CALLS, BUDGET), own)
-    except Exception as error:  # a model that was not written for trees may fail anywhere
-        return f"it fails on a tree ({_said(error)})"
-    if errors["tree"] > TOLERANCE:
-        return f"on a tree its log-probabilities would be off by up to {errors['tree']:.2g} nats"
-    return None
 
 
 def _said(error: Exception) -> str:
@@ -194,28 +196,6 @@ class Findings:
 
 
 _known: dict[str, Findings] = {}
-
-
-def kept(model: Any, how: str, find: Callable[[], Findings]) -> Findings:
-    """The findings of `find`, or those on file of the same model and code; `how` names its attention."""
-    key = _key(model, how)
-    if key not in _known:
-        path = cache_folder() / "probes" / f"{key}.json"
-        found = _read(path)
-        if found is None:
-            found = find()
-            with contextlib.suppress(OSError):  # a cache that cannot be written costs a second the next time
-                write_json(path, asdict(found))
-        _known[key] = found
-    return _known[key]
-
-
-def _read(path: Path) -> Findings | None:
-    """None where there is no such file or it is damaged."""
-    try:
-        return Findings(**read_json(path))
-    except (OSError, ValueError, TypeError):
-        return None
 
 
 def _key(model: Any, how: str) -> str:
