@@ -25,8 +25,7 @@ EQUIVALENT = {
             "torch.cat([torch.full_like(f, part.weights[(-1)]) for part, f in zip(parts, found, strict=True)]),",
             "sampler_logprobs_N=sampler_logprobs([part.calls[(-1)] for part in parts], old, self.temperature),",
             "found = torch.cat([of_part[(-1)] for of_part in logprobs])",
-            "old = torch.cat([part.old_logprobs[(-1)].to(now) if part.old_logprobs else now.detach() "
-            "for part, (now,) in pairs])",
+            "part.old_logprobs[(-1)].to(now.device) if part.old_logprobs else now.detach()",
             "teacher = torch.cat([of_part[(-1)] for of_part in reference])",
         ),
         ONE_CALL,
@@ -45,9 +44,7 @@ EQUIVALENT = {
     '"dual_clip_fraction": (too_far_N),': MASK,
     '"importance_capped_fraction": (mismatch_N > math.log(IMPORTANCE_CAP)),': MASK,
     '"accuracy": Mean.over((side_U * (gain_U - kl) > 0), every_U),': MASK,
-    (
-        "old = torch.cat([part.old_logprobs[0].to(now) if part.old_logprobs else (now) for part, (now,) in pairs])"
-    ): "the loss detaches it again",
+    "part.old_logprobs[0].to(now.device) if part.old_logprobs else (now)": "the loss detaches it again",
     "gains_U = ((other_U) - other_reference_U.float()).detach()": PROMOTED,
     "gains_U = (other_U.float() - (other_reference_U)).detach()": PROMOTED,
     "return torch.stack([gains_U.sum(), gains_U.new_tensor((len(gains_U)))])": NUMBER,
@@ -67,7 +64,7 @@ EQUIVALENT = {
     ),
     "return (torch.from_numpy(array))": ON_CPU,
     'return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=(False))': ON_CPU,
-    "return [1 / divisor for divisor in divisors], (sum(length > 0 for length in lengths))": NUMBER,
+    "return [1 / divisor for divisor in divisors], (sum((length > 0 for length in lengths)))": NUMBER,
     "return [1.0] * len(lengths), (sum(lengths))": NUMBER,
     "self.branches.append(((size + depth + self.depth), branch))": (
         "the branches of one branching all get the same amount more, so their order stays"

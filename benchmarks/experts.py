@@ -22,10 +22,9 @@ from typing import Any
 from benchmarks import web_losses
 from benchmarks.random_states import random_state
 
-from bough.environments.base import Environment
+from bough.environments.base import Environment, configured, tasks_of
 from bough.environments.isolated import Isolated, shut_down
 from bough.environments.registry import find
-from bough.environments.tasks import configured, tasks_of
 from bough.types import Task
 from bough.worlds.web.environment import EXPERTS
 

@@ -36,8 +36,7 @@ from bough.engines.chat import TemplateEngine
 from bough.environments import isolated
 from bough.rollouts import episode
 from bough.rollouts.agents import ModelAgent
-from bough.rollouts.collect import Collection, collect
-from bough.rollouts.runner import Attempt, LocalRunner, attempts
+from bough.rollouts.collect import Attempt, Collection, LocalRunner, attempts, collect
 from bough.types import Task
 from bough.worlds.household.environment import Household
 

@@ -15,8 +15,8 @@ import models
 from bough.policy.adapters import Lora, add_actor
 from bough.policy.policy import Policy
 from bough.policy.reference import Reference
+from bough.training.checkpoint import make_optimizer
 from bough.training.method import Example, Method
-from bough.training.optimizer import make_optimizer
 from bough.training.step import Gradient, Step
 
 

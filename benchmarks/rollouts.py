@@ -30,9 +30,9 @@ from measure import failure_in, machine, now, release, seconds_of, table
 
 from bough.config.groups import SamplingConfig
 from bough.engines.local import schedule
-from bough.engines.local.draw import SamplingParams, draw
 from bough.engines.local.engine import LocalEngine
 from bough.engines.local.pages import Graphs
+from bough.engines.local.schedule import SamplingParams, draw
 from bough.policy.policy import Policy
 from bough.types import Call
 from models import NAMES, build, config_folder

@@ -28,8 +28,7 @@ import ray
 
 from bough.config.groups import AgentConfig, CollectConfig, LimitsConfig, SamplingConfig
 from bough.rollouts.agents import make_agent
-from bough.rollouts.collect import Collection, Tally, play_attempt
-from bough.rollouts.runner import Attempt, attempts
+from bough.rollouts.collect import Attempt, Collection, Tally, attempts, play_attempt
 from bough.types import Trajectory
 from bough.worlds.household.environment import Household
 

@@ -48,6 +48,7 @@ SLOWEST = (
     "training/test_resume.py",
     "worlds/web/test_page.py",
     "engines/local/test_engine.py",
+    "worlds/interpreter/test_reasoning.py",
     "test_readme.py",
     "training/test_population.py",
     "experiments/test_evolve_kills.py",

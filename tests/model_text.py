@@ -8,7 +8,7 @@ from bough.data.knowlyr import read_text
 from bough.environments.mistakes import all_rules, mistakes
 from bough.types import Message, Task, Trajectory, Turn
 from bough.worlds.household.mistakes import HouseholdRules, Locations
-from bough.worlds.interpreter.math import last_boxed
+from bough.worlds.interpreter.reasoning import final_answer
 
 SIZE = 125_000
 PIECES = [
@@ -40,9 +40,9 @@ def read_all(parse: Callable[[str], object]) -> None:
             continue
 
 
-def boxed(text: str) -> object:
-    """The answer in its box, with this after it."""
-    return last_boxed(f"\\boxed{{1}}{text}")
+def tagged(text: str) -> object:
+    """The answer in its tags, with this after it."""
+    return final_answer(f"<answer>1</answer>{text}")
 
 
 def steps(text: str) -> object:

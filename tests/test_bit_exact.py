@@ -125,8 +125,8 @@ def test_a_single_changed_bit_at_the_end_of_a_batch_is_found(monkeypatch: pytest
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [({}, 1), ({"dtype": torch.bfloat16}, 0), ({"layout": "rows"}, 0)],
-    ids=["float32", "bf16", "rows"],
+    [({}, 1), ({"dtype": torch.bfloat16}, 0), ({"layout": "general"}, 0)],
+    ids=["float32", "bf16", "general"],
 )
 def test_an_engine_that_promises_it_says_once_that_the_batch_matters(
     options: dict[str, Any], said: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

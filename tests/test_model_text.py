@@ -13,7 +13,7 @@ READERS = [
     "bough.chat.actions:parse_command",
     "bough.chat.actions:parse_line",
     "bough.worlds.interpreter.code:last_block",
-    "tests.model_text:boxed",
+    "tests.model_text:tagged",
     "bough.worlds.household.mistakes:names",
     "tests.model_text:steps",
     "tests.model_text:look",

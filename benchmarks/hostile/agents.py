@@ -177,8 +177,7 @@ def case(hostile: Callable[[str], Any]) -> str:
     from bough.environments.isolated import shut_down
     from bough.environments.registry import own_agent
     from bough.rollouts.agents import ModelAgent
-    from bough.rollouts.collect import collect
-    from bough.rollouts.runner import LocalRunner, attempts
+    from bough.rollouts.collect import LocalRunner, attempts, collect
     from bough.types import Task, Trajectory
 
     STATUS.clear()

@@ -49,8 +49,7 @@ def answers(replies: list[Any]) -> str:
     from bough.engines.http import ServerLimits
     from bough.engines.openai import OpenAIEngine
     from bough.rollouts.agents import ModelAgent
-    from bough.rollouts.collect import collect
-    from bough.rollouts.runner import LocalRunner, attempts
+    from bough.rollouts.collect import LocalRunner, attempts, collect
     from bough.types import Trajectory
 
     http.MAX_BODY = 4 << 20  # the bodies without an end have 5 MB

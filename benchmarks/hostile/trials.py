@@ -79,10 +79,9 @@ class _Chat:
 def play(opened: AbstractContextManager[Trial], step_s: float) -> str:
     """Plays two episodes, the first of which meets the enemy; what became of it, or how the promise was broken."""
     from bough.config.groups import LimitsConfig
+    from bough.environments.base import configured
     from bough.environments.registry import find
-    from bough.environments.tasks import configured
-    from bough.rollouts.collect import collect
-    from bough.rollouts.runner import LocalRunner, attempts
+    from bough.rollouts.collect import LocalRunner, attempts, collect
     from bough.types import Task, Trajectory
 
     kept: dict[str, Trajectory] = {}

@@ -13,8 +13,7 @@ from bough.config.groups import LimitsConfig
 from bough.data.reader import read
 from bough.data.writer import Writer
 from bough.rollouts.agents import ExpertAgent
-from bough.rollouts.collect import collect
-from bough.rollouts.runner import LocalRunner, attempts
+from bough.rollouts.collect import LocalRunner, attempts, collect
 from bough.types import Group, Pair, Task, Trajectory
 from tests.commands.letters import WriteLetter, length
 from tests.curation.players import NoisyExpert

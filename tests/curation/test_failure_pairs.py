@@ -11,9 +11,8 @@ from bough.curation.source import SourcedTrajectory
 from bough.environments.base import Environment, MistakeRules
 from bough.environments.mistakes import PLAIN
 from bough.ledger import Ledger
-from bough.rollouts.collect import collect
+from bough.rollouts.collect import LocalRunner, attempts, collect
 from bough.rollouts.episode import play
-from bough.rollouts.runner import LocalRunner, attempts
 from bough.types import Message, Pair, Task, Trajectory
 from bough.worlds.household.environment import Household
 from bough.worlds.household.mistakes import HouseholdRules

@@ -12,8 +12,7 @@ from bough.engines import http
 from bough.engines.http import ServerLimits
 from bough.engines.openai import OpenAIEngine
 from bough.rollouts.agents import ModelAgent
-from bough.rollouts.collect import collect
-from bough.rollouts.runner import LocalRunner, attempts
+from bough.rollouts.collect import LocalRunner, attempts, collect
 from bough.types import Task, Trajectory
 from tests.engines.stand_in import Reply, said, serving
 from tests.environments.worlds import Counting

@@ -168,15 +168,6 @@ async def test_after_a_swap_that_fails_nothing_is_sampled(tmp_path, rank, broken
     assert stand_in.orders[-1] == "shutdown"
 
 
-def test_an_adapter_that_vllm_did_not_load_is_an_error(tmp_path, monkeypatch):
-    async def refused(self: StandIn, request: Any) -> bool:
-        return False
-
-    monkeypatch.setattr(StandIn, "add_lora", refused)
-    with pytest.raises(EngineError, match="did not load"):
-        asyncio.run(VLLMEngine(StandIn(), "tiny", 8).load_adapter(adapter(tmp_path / "new")))
-
-
 @pytest.mark.parametrize(
     ("mode", "sampling", "temperature"),
     [

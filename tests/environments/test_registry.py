@@ -10,9 +10,8 @@ import bough
 from bough.config.groups import CollectConfig
 from bough.config.online import OnlineEnvironmentConfig
 from bough.environments import given, registry
-from bough.environments.base import Environment, EnvironmentFailedError, NoTasksError
+from bough.environments.base import Environment, EnvironmentFailedError, NoTasksError, tasks_of
 from bough.environments.registry import OwnAgent, find, find_listed, own_agent
-from bough.environments.tasks import tasks_of
 from bough.errors import InputError
 from bough.methods.grpo import GRPOConfig
 from bough.types import Task
@@ -112,40 +111,6 @@ def test_one_that_cannot_be_loaded_is_listed_with_the_reason(monkeypatch: pytest
 
     monkeypatch.setattr(registry, "find", broken)
     assert {one.problem for one in bough.list_environments()} >= {"household needs a package"}
-
-
-class Machine:
-    """Programs that are there, and what each command's exit status is."""
-
-    def __init__(self, monkeypatch, *, programs, user, fails=()):
-        self.commands, self.programs, self.fails = [], programs, list(fails)
-        monkeypatch.setattr(registry.shutil, "which", lambda name: f"/usr/bin/{name}" if name in programs else None)
-        monkeypatch.setattr(registry.os, "geteuid", lambda: user)
-        monkeypatch.setattr(registry.subprocess, "run", self.run)
-
-    def run(self, command, **_):
-        words = [word for word in command if not word.startswith(("-o", "Acquire::", "DPkg::"))]
-        self.commands.append(" ".join(words))
-        failed = words[:3] in self.fails or self.commands[-1] in self.fails
-        return type("Done", (), {"returncode": 100 if failed else 0})
-
-
-def test_root_or_who_has_sudo_without_a_password_installs_with_apt_get(monkeypatch):
-    Machine(monkeypatch, programs=["apt-get", "sudo"], user=0)
-    assert registry.installer() == ["apt-get", *registry.PATIENCE]
-    machine = Machine(monkeypatch, programs=["apt-get", "sudo"], user=1000)
-    assert registry.installer() == ["sudo", "-n", "apt-get", *registry.PATIENCE]
-    assert machine.commands == ["sudo -n apt-get --version"]
-
-
-def test_old_lists_are_renewed_first(monkeypatch):
-    machine = Machine(monkeypatch, programs=["apt-get"], user=0)
-    assert registry.install(["apt-get"], "tree")
-    install = "apt-get install --yes --no-install-recommends tree"
-    assert machine.commands == [install]
-    machine = Machine(monkeypatch, programs=["apt-get"], user=0, fails=[install])
-    assert not registry.install(["apt-get"], "tree")
-    assert machine.commands == [install, "apt-get update", install]
 
 
 AGENT = """

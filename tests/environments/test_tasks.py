@@ -8,8 +8,7 @@ import pytest
 from pydantic import Field
 
 from bough.config.base import Config
-from bough.environments.base import EnvironmentFailedError
-from bough.environments.tasks import configured, first_tasks, read_tasks, tasks_of
+from bough.environments.base import EnvironmentFailedError, configured, first_tasks, read_tasks, tasks_of
 from bough.errors import InputError
 from bough.types import Task
 from bough.worlds.interpreter.environment import Interpreter

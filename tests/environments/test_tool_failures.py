@@ -16,8 +16,7 @@ from bough.environments import tools
 from bough.environments.base import EnvironmentFailedError, Observation
 from bough.environments.check import check
 from bough.environments.tools import ToolEnvironment, raised_in, tool
-from bough.rollouts.collect import collect
-from bough.rollouts.runner import LocalRunner, attempts
+from bough.rollouts.collect import LocalRunner, attempts, collect
 from bough.types import Message, Task, ToolCall, Trajectory
 from tests.environments.adapters import playing
 from tests.rollouts.players import Script

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bough.environments.tasks import digest
+from bough.environments.base import digest
 from bough.errors import InputError
 from bough.evaluation.results import Lost, Outcome, Results, by_task, means
 from bough.types import Message, Task, Trajectory, Turn

@@ -18,7 +18,7 @@ from bough.experiments import playing
 from bough.experiments.evolve_settings import EvolveConfig
 from bough.experiments.generation import Generation, Score, on_common_tasks
 from bough.experiments.playing import PlayedFitness, Players, Playground
-from bough.rollouts.runner import Attempt
+from bough.rollouts.collect import Attempt
 from bough.types import Message, Trajectory
 from tests.commands.letters import WriteLetter, length
 from tests.experiments.small import SETTINGS, pairs, say

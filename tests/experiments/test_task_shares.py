@@ -10,9 +10,8 @@ import pytest
 
 from bough import Environment, Message, Task, Trajectory, Turn
 from bough.data.writer import Writer
-from bough.environments.adapters.names import seeded_tasks
-from bough.environments.registry import own_agent
-from bough.environments.tasks import is_for_training
+from bough.environments.base import is_for_training
+from bough.environments.registry import own_agent, seeded_tasks
 from bough.errors import InputError
 from bough.experiments.evolve_settings import EvolveConfig, trained_by
 from bough.experiments.generation import Generation, read_records

@@ -15,7 +15,7 @@ from bough.methods.examples import (
     read_summary,
 )
 from bough.methods.sft import Demonstration
-from bough.training.method import Columns, Example, GroupExample
+from bough.training.method import Example, GroupExample
 from bough.types import Call
 
 RNG = random.Random(0)
@@ -78,7 +78,6 @@ def test_clusters_and_difficulties_are_known_without_reading_an_example():
     writer = StoreWriter()
     writer.add(chunk_of(DEMONSTRATIONS, [example.reward for example in DEMONSTRATIONS]))
     store = writer.in_memory(Demonstration)
-    assert isinstance(store, Columns)
     first, second, third, fourth = store.clusters
     assert first == third != second == fourth
     assert [example.difficulty for example in store] == store.difficulties == [0.0, 0.25, 0.0, 0.25]

@@ -20,9 +20,9 @@ from bough.methods.grpo import train_grpo
 from bough.online import cluster
 from bough.online.cluster import ByName, ClusterSampler, News, OneAtATime, VersionedAttempt, VersionedRunner
 from bough.online.samplers import Meter
+from bough.rollouts.collect import Attempt, Images, LocalRunner
 from bough.rollouts.ray import ClusterLostError
 from bough.rollouts.ray_weights import Publisher, Subscriber, Version
-from bough.rollouts.runner import Attempt, Images, LocalRunner
 from bough.training.checkpoint import checkpoints
 from bough.training.plan import PausedError
 from bough.types import Message, Task, Trajectory
@@ -52,7 +52,7 @@ def test_an_attempt_is_handed_out_with_the_version_that_is_the_newest_then():
     for step in range(3):
         versions.append(publisher.publish(f"step-{step}", {"a": torch.ones(step)}))
         asyncio.run(runner.play(ATTEMPT, episode=f"{step}/a#0"))
-    expected = [VersionedAttempt("a#0", ATTEMPT.task, 7, None, 0.5, version) for version in versions]
+    expected = [VersionedAttempt("a#0", ATTEMPT.task, 7, 0.5, version) for version in versions]
     assert recorder.given == [(attempt, f"{step}/a#0") for step, attempt in enumerate(expected)]
 
 

@@ -15,8 +15,7 @@ from bough.errors import BoughError, InputError
 from bough.methods.grpo import GRPOConfig, train_grpo
 from bough.online.source import Watch
 from bough.policy.policy import Policy
-from bough.rollouts.collect import play_attempt
-from bough.rollouts.runner import Attempt
+from bough.rollouts.collect import Attempt, play_attempt
 from bough.training.plan import PausedError
 from bough.training.step import Step
 from bough.types import Group, Trajectory

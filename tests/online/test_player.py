@@ -17,7 +17,7 @@ from bough.environments.isolated import Isolated
 from bough.errors import InputError, RowError
 from bough.event_loop import BackgroundLoop
 from bough.online.player import EpisodeStream, Job, Result
-from bough.rollouts.runner import Attempt, LocalRunner
+from bough.rollouts.collect import Attempt, LocalRunner
 from bough.types import Message, Task, Trajectory
 
 

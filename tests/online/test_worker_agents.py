@@ -19,8 +19,8 @@ from bough.online.cluster import ByName, OneAtATime, PolicyAgents, VersionedAtte
 from bough.online.samplers import TemperatureAgents
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
+from bough.rollouts.collect import LocalRunner, attempts
 from bough.rollouts.ray_weights import Publisher, Subscriber, Version, copy_weights, trained_weights
-from bough.rollouts.runner import LocalRunner, attempts
 from bough.types import Call, Trajectory
 from tests.online.letters import Corridor, Letters
 from tests.online.test_cluster import settle

@@ -118,7 +118,7 @@ def test_files_that_are_no_adapter_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("config", "tensors", "said"),
     [
-        ([], {}, "does not hold a JSON object"),
+        ([], {}, "it is not a JSON object"),
         ({"peft_type": "LORA", "lora_alpha": 2}, {}, "has no matrices"),
         ({"peft_type": "LORA"}, {"q.lora_A.weight": (2, 3), "q.lora_B.weight": (3, 2)}, "q has lora_alpha None"),
         (

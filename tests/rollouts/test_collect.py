@@ -11,8 +11,7 @@ from bough.environments.base import Environment, Observation
 from bough.errors import RowError
 from bough.evaluation.contest import EvalConfig
 from bough.rollouts.agents import ExpertAgent, RandomAgent
-from bough.rollouts.collect import AllLostError, Tally, collect
-from bough.rollouts.runner import Attempt, LocalRunner, attempts, wanted_tasks
+from bough.rollouts.collect import AllLostError, Attempt, LocalRunner, Tally, attempts, collect, wanted_tasks
 from bough.types import Task, Trajectory
 from tests.environments.worlds import Breaking, Counting, Unsure
 
@@ -184,7 +183,7 @@ def test_an_episode_that_cannot_be_written_is_lost_and_the_others_are_not(late: 
 
 PROGRAM = """
 import gc
-from bough.rollouts.runner import spare_what_is_loaded
+from bough.rollouts.collect import spare_what_is_loaded
 spare_what_is_loaded()
 frozen = gc.get_freeze_count()
 kept = [[] for _ in range(1000)]
@@ -201,7 +200,7 @@ def test_what_is_loaded_is_spared_once_and_what_comes_later_is_not():
 
 FREEING = """
 import gc, sys, types, weakref
-from bough.rollouts.runner import free_gpu_memory, spare_what_is_loaded
+from bough.rollouts.collect import free_gpu_memory, spare_what_is_loaded
 class Model: pass
 model = Model()
 model.itself, alive = model, weakref.ref(model)

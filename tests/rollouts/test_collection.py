@@ -13,9 +13,8 @@ from pydantic import JsonValue
 from bough.config.groups import CollectConfig
 from bough.data.bough import FORMAT
 from bough.errors import BoughError, InputError
-from bough.rollouts.collect import Collection
+from bough.rollouts.collect import Attempt, Collection
 from bough.rollouts.rescore import sampled_calls
-from bough.rollouts.runner import Attempt
 from bough.types import Call, Message, Task, Trajectory, Turn
 
 

@@ -9,9 +9,8 @@ from bough.engines.base import EngineError
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.errors import RewardRangeError
 from bough.rollouts.agents import ExpertAgent
-from bough.rollouts.collect import collect
+from bough.rollouts.collect import Attempt, LocalRunner, collect
 from bough.rollouts.episode import play
-from bough.rollouts.runner import Attempt, LocalRunner
 from bough.types import Task, Trajectory
 from tests.environments.worlds import Counting
 from tests.rollouts.players import BROKEN, FULL, Script

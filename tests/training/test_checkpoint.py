@@ -20,8 +20,7 @@ from bough.errors import BoughError, InputError
 from bough.files import write_json
 from bough.models.resolve import file_digest
 from bough.training import checkpoint
-from bough.training.checkpoint import CheckpointWriter, Counters, checkpoints, snapshot
-from bough.training.optimizer import OptimizerState
+from bough.training.checkpoint import CheckpointWriter, Counters, OptimizerState, checkpoints, snapshot
 from tests.training.test_loop import trainer
 
 FILES = ["weights/model.safetensors", "weights/config.json", "optimizer.safetensors", "random.safetensors"]

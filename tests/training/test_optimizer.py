@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from bough.errors import InputError
-from bough.training.optimizer import Decay, OptimizerState, learning_rate, make_optimizer, not_finite
+from bough.training.checkpoint import Decay, OptimizerState, learning_rate, make_optimizer, not_finite
 
 
 def test_vectors_do_not_decay_and_frozen_weights_are_left_out():

@@ -14,19 +14,30 @@ from bough.commands.table import Command, Stage
 from bough.config.groups import CollectConfig
 from bough.config.keywords import make_config, settings_of
 from bough.data.writer import Writer
+from bough.environments.base import configured
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find
 from bough.environments.rubric import Rubric
-from bough.environments.tasks import configured
 from bough.errors import InputError
 from bough.evaluation.contest import EvalConfig
 from bough.files import replacing, without_absolute, working_directory
 from bough.ledger import plural
 from bough.rollouts.agents import NO_EXPERT, Agent, make_agent
-from bough.rollouts.collect import TRAJECTORIES, AllLostError, Collection, NoExpertError, Tally, lost_lines
+from bough.rollouts.collect import (
+    TRAJECTORIES,
+    AllLostError,
+    Attempt,
+    Collection,
+    LocalRunner,
+    NoExpertError,
+    Runner,
+    Tally,
+    attempts,
+    lost_lines,
+    wanted_tasks,
+)
 from bough.rollouts.collect import collect as collect_episodes
 from bough.rollouts.rescore import rescore
-from bough.rollouts.runner import Attempt, LocalRunner, Runner, attempts, wanted_tasks
 from bough.terminal import console
 from bough.terminal.console import announce
 from bough.terminal.tables import EpisodesProgress

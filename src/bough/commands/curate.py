@@ -51,7 +51,8 @@ def demos(
     `bough collect`; `also` are more of them. `rewards` are names or functions, as in
     `bough.collect`. With `output`, a .jsonl file, the result is written there too.
     """
-    return _curated(DemosConfig, curate_demos, "demonstrations", records, also, output, settings | _weights(rewards))
+    settings |= {"rewards": reward_weights(rewards)} if rewards else {}
+    return _curated(DemosConfig, curate_demos, "demonstrations", records, also, output, settings)
 
 
 @settings_of(CorrectionsConfig, "file")
@@ -95,7 +96,8 @@ def groups(
 
     The arguments are those of `bough.demos`.
     """
-    return _curated(GroupsConfig, curate_groups, "groups", records, also, output, settings | _weights(rewards))
+    settings |= {"rewards": reward_weights(rewards)} if rewards else {}
+    return _curated(GroupsConfig, curate_groups, "groups", records, also, output, settings)
 
 
 @settings_of(PairsConfig, "file")
@@ -139,10 +141,6 @@ def _curated(
     summary = "\n".join([f"{len(found.records)} {what}", *map(str, found.ledgers)])
     report = {**found.report, "ledgers": [ledger.to_json() for ledger in found.ledgers]}
     return Records(found.records, summary, report=report, path=None if output is None else Path(output))
-
-
-def _weights(rewards: Rewards | None) -> dict[str, Any]:
-    return {"rewards": reward_weights(rewards)} if rewards else {}
 
 
 # `bough demos`, `bough corrections`, `bough pairs`, `bough groups`: from episodes to training data.

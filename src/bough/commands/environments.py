@@ -11,10 +11,9 @@ from rich.table import Table
 from bough.commands.table import Command
 from bough.config.groups import ReportConfig
 from bough.config.yaml_file import write_value
-from bough.environments.adapters.names import ADAPTERS
 from bough.environments.base import blame
 from bough.environments.check import EnvCheckConfig, check_configured, new_environment
-from bough.environments.registry import ListedEnvironment, describe, find, list_environments
+from bough.environments.registry import ADAPTERS, ListedEnvironment, describe, find, list_environments
 from bough.errors import BoughError
 from bough.ledger import plural
 from bough.terminal import console

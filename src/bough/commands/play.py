@@ -20,10 +20,9 @@ from bough.commands.table import Command
 from bough.config.base import Config
 from bough.config.groups import EnvironmentConfig
 from bough.config.keywords import make_config, settings_of
-from bough.environments.base import Environment, Observation
+from bough.environments.base import Environment, Observation, configured, tasks_of
 from bough.environments.isolated import Isolated, shut_down
 from bough.environments.registry import find
-from bough.environments.tasks import configured, tasks_of
 from bough.errors import InputError
 from bough.terminal import console
 from bough.types import Task

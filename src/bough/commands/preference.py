@@ -28,6 +28,7 @@ from bough.config.keywords import make_config
 from bough.data.base import IN_MEMORY
 from bough.data.reader import read
 from bough.errors import InputError
+from bough.experiments.generation import Records
 from bough.experiments.members import FileFitness
 from bough.ledger import plural
 from bough.methods.dpo import DPO, DPOConfig, Preference
@@ -35,8 +36,8 @@ from bough.policy.adapters import lora
 from bough.policy.load import load_call_builder
 from bough.policy.policy import Policy
 from bough.policy.population import Population
+from bough.training.checkpoint import OptimizerState
 from bough.training.method import head_of
-from bough.training.optimizer import OptimizerState
 from bough.training.population import PopulationTrainer
 from bough.types import Pair
 
@@ -153,7 +154,7 @@ class PreferenceAgent:
         """The fitness: the share of the held-out pairs whose chosen side the agent prefers, against its reference."""
         examples = self._examples(env.test_dataset)
         population, budget = self._trainer.population, self._trainer.budget
-        fitness = FileFitness(population, DPO(self.config), examples, (), metric="accuracy", budget=budget)
+        fitness = FileFitness(population, DPO(self.config), Records([], examples, [], [], ""), "accuracy", budget)
         return fitness.measured([self.name], examples)[self.name].fitness
 
     def clone(self, name: str, **changes: Any) -> Self:

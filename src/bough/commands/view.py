@@ -41,10 +41,6 @@ class ViewConfig(ReportConfig):
     overwrite: bool = Field(False, description="replace the exported file if it exists")
 
 
-# Time that the server gets to stop.
-STOP_TIMEOUT_S = 5.0
-
-
 class Viewer:
     """A page over a folder or a file; `address` is where it can be opened.
 
@@ -85,7 +81,7 @@ class Viewer:
         """Stops answering."""
         self._server.should_exit = True
         if self._thread is not None:
-            self._thread.join(STOP_TIMEOUT_S)
+            self._thread.join(5.0)
         self._listening.close()
 
     def __enter__(self) -> Self:
@@ -139,9 +135,6 @@ def _answers(config: ViewConfig) -> FolderAnswers:
     from bough.report.viewer.server import FolderAnswers
 
     return FolderAnswers(Index(Root(config.path)), config.model)
-
-
-# `bough view`: a web page over a run folder or a data file.
 
 
 def view_command(config: ViewConfig) -> int:

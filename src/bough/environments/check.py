@@ -26,11 +26,10 @@ from pydantic import Field
 
 from bough import event_loop
 from bough.config.groups import OptionValues, ReportConfig
-from bough.environments.base import Environment, Observation
+from bough.environments.base import Environment, Observation, configured, first_tasks, tasks_of
 from bough.environments.isolated import Isolated, shut_down
 from bough.environments.registry import OwnAgent, find
 from bough.environments.replay import replay
-from bough.environments.tasks import configured, first_tasks, tasks_of
 from bough.environments.tools import raised_in
 from bough.errors import BoughError, InputError
 from bough.ledger import plural

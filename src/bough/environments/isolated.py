@@ -231,8 +231,6 @@ class LoopThread:
         tasks: list[asyncio.Task[T]] = []
 
         def begin() -> None:
-            if self.blocked:
-                return
             tasks.append(self._loop.create_task(work()))
             tasks[0].add_done_callback(lambda task: caller.call_soon_threadsafe(_settle, answer, task))
 
@@ -289,12 +287,14 @@ class LoopThread:
     def _run(self) -> None:
         try:
             asyncio.set_event_loop(self._loop)
-            self._loop.run_forever()
-            self._give_up("its event loop was stopped")
-            if left := asyncio.all_tasks(self._loop):  # one that refuses to end does so with the loop
-                for task in left:
-                    task.cancel()
-                self._loop.run_until_complete(asyncio.wait(left, timeout=GRACE_S))
+            try:
+                self._loop.run_forever()
+            finally:
+                self._give_up("its event loop was stopped")
+                if left := asyncio.all_tasks(self._loop):  # one that refuses to end does so with the loop
+                    for task in left:
+                        task.cancel()
+                    self._loop.run_until_complete(asyncio.wait(left, timeout=GRACE_S))
         except BaseException as error:
             log.debug("an environment's thread ended with %s", type(error).__name__)
         finally:

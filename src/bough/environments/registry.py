@@ -13,27 +13,124 @@ from __future__ import annotations
 
 import inspect
 import os
+import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, cast
+
+from pydantic import JsonValue
 
 from bough.chat.tool_calls import Reply
 from bough.config.base import is_code
 from bough.config.groups import AGENT_PREFIX
 from bough.environments import given
-from bough.environments.adapters.names import ADAPTERS, adapt
 from bough.environments.base import Environment, EnvironmentFailedError, NoTasksError, Observation
-from bough.errors import InputError, describe_failure, did_you_mean
+from bough.environments.tools import ToolCallEnvironment
+from bough.errors import InputError, describe_failure, did_you_mean, short_repr
 from bough.files import json_digest
-from bough.types import Task
+from bough.types import Task, ToolCall
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """One library. The module of its name has a function `adapt(name)` for what follows the colon of `form`."""
+
+    form: str
+    about: str
+    # What the extra of its name installs.
+    package: str
+
+    @property
+    def problem(self) -> str | None:
+        """Why it cannot be used, if it cannot."""
+        if find_spec(self.package) is not None:
+            return None
+        return f"{self.package} is not installed; run: pip install 'bough[{self.form.partition(':')[0]}]'"
+
+
+ADAPTERS = {
+    adapter.form.partition(":")[0]: adapter
+    for adapter in (
+        Adapter("gymnasium:ID", "Environments of Gymnasium with text or discrete actions.", "gymnasium"),
+        Adapter("mcp:COMMAND or URL", "The tools of an MCP server; tasks and their checks come from a file.", "mcp"),
+        Adapter("openenv:URL", "Environments on an OpenEnv server.", "websockets"),
+        Adapter("textarena:GAME", "TextArena's games for one player.", "textarena"),
+        Adapter("verifiers:TASKSET", "Tasksets of verifiers, played by one of its harnesses.", "verifiers"),
+    )
+}
+
+
+@cache
+def adapt(name: str) -> type[Environment] | None:
+    """The environment class of `scheme:rest`; None where the scheme is not an adapter's.
+
+    Raises InputError where its package is missing or has no such environment.
+    """
+    scheme, colon, rest = name.partition(":")
+    adapter = ADAPTERS.get(scheme) if colon else None
+    if adapter is None:
+        return None
+    if adapter.problem is not None:
+        raise InputError(f"environment {name!r}: {adapter.problem}")
+    if not rest.strip():
+        raise InputError(f"environment {name!r} is incomplete; write {adapter.form}")
+    return cast("type[Environment]", import_module(f"bough.environments.adapters.{scheme}").adapt(rest.strip()))
+
+
+E = TypeVar("E", bound=Environment)
+
+
+def subclass(base: type[E], about: str, **attributes: Any) -> type[E]:
+    """The class of one environment of a library, with `about` as its description."""
+    return type(base.__name__, (base,), {"__module__": base.__module__, "__doc__": about, **attributes})
+
+
+# Tools on a server: what they are is known only once it was asked, and whatever it fails at is its own failure.
+
+
+class RemoteToolEnvironment(ToolCallEnvironment):
+    """Its `tools` are those that `offer` was called with."""
+
+    def offer(self, tools: Iterable[tuple[str, str, dict[str, Any]]]) -> None:
+        """Sets the tools: the name, the description and the JSON schema of the parameters of each."""
+        offered: dict[str, dict[str, Any]] = {}
+        for name, description, parameters in tools:
+            kinds = isinstance(name, str), isinstance(description, str), isinstance(parameters, dict)
+            if not all(kinds) or not name or name in offered:
+                raise EnvironmentFailedError(
+                    f"the server offers the tool {short_repr(name)}; each needs a name of its own, "
+                    "a description that is text, and a JSON schema of its parameters"
+                )
+            offered[name] = {"name": name, "description": description, "parameters": parameters}
+        self.tools = tuple({"type": "function", "function": function} for function in offered.values())
+
+    def _too_slow(self, call: ToolCall, limit_s: float) -> Exception:
+        return EnvironmentFailedError(f"the server took longer than {limit_s:.3g} s to answer {call.name}")
+
+    def timed_out(self) -> Observation | None:
+        return None
+
+
+# Tasks by seed: most other libraries know a task only as the seed of a reset.
+
+
+def seeded_tasks(split: str, seed: int, data: Mapping[str, JsonValue]) -> Iterator[Task]:
+    """An endless series of tasks that differ in their seed; each split has its own seeds."""
+    rng = random.Random(f"{split} {seed}")  # noqa: S311  no secret
+    number = 0
+    while True:
+        yield Task(id=f"{split}-{seed}-{number}", seed=rng.randrange(2**31), data=dict(data))
+        number += 1
+
 
 GROUP = "bough.environments"
 
@@ -212,14 +309,8 @@ NOT_ALLOWED = "apt-get installs packages only for root, or through sudo without 
 
 def installer() -> list[str] | None:
     """The start of an apt-get command that may install packages here; None where there is none."""
-    if shutil.which("apt-get") is None:
-        return None
-    if os.geteuid() == 0:
-        return ["apt-get", *PATIENCE]
-    sudo = ["sudo", "-n", "apt-get"]
-    if shutil.which("sudo") is not None and _succeeds([*sudo, "--version"]):
-        return [*sudo, *PATIENCE]
-    return None
+    apt = ["apt-get"] if os.geteuid() == 0 else ["sudo", "-n", "apt-get"]
+    return [*apt, *PATIENCE] if all(map(shutil.which, (apt[0], apt[-1]))) and _succeeds([*apt, "--version"]) else None
 
 
 def install(apt: list[str], package: str) -> bool:
@@ -227,7 +318,7 @@ def install(apt: list[str], package: str) -> bool:
     command = [*apt, "install", "--yes", "--no-install-recommends", package]
     if _succeeds(command):
         return True
-    _succeeds([*apt, "update"])
+    _succeeds([*apt, "update"])  # may fail for another list than the one that is needed
     return _succeeds(command)
 
 

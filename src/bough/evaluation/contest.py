@@ -30,10 +30,9 @@ from bough.config.groups import (
 )
 from bough.config.parts import leaves
 from bough.config.problems import flag
-from bough.environments.base import Environment
+from bough.environments.base import Environment, configured, digest, task_family
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find
-from bough.environments.tasks import configured, digest, task_family
 from bough.errors import InputError
 from bough.evaluation.comparison import compare
 from bough.evaluation.intervals import looks
@@ -42,19 +41,23 @@ from bough.evaluation.success import report, reports
 from bough.files import refuse_links, text_digest, without_absolute, working_directory
 from bough.models.resolve import model_name
 from bough.rollouts.agents import NO_EXPERT, make_agent
-from bough.rollouts.collect import AllLostError, Collection, NoExpertError, collect
-from bough.rollouts.runner import Attempt, LocalRunner, Runner, attempts, wanted_tasks
+from bough.rollouts.collect import (
+    AllLostError,
+    Attempt,
+    Collection,
+    LocalRunner,
+    NoExpertError,
+    Runner,
+    attempts,
+    collect,
+    wanted_tasks,
+)
 from bough.terminal import console
 from bough.terminal.tables import ContestProgress
 from bough.types import Task
 
 # Settings of both uses; those of the held-out file belong to --eval-file, all others to --environment.
 OF_BOTH = ("model", "chat_template", "output", "eval_file", "environment", "as_json")
-
-
-def _several(value: Any) -> Any:
-    """A single name, as a list."""
-    return [value] if isinstance(value, str) else value
 
 
 class StatisticsConfig(Config):
@@ -82,7 +85,7 @@ class EvaluatedEnvironmentConfig(PlayedTasksConfig):
 class ContestantsConfig(AgentConfig):
     """The agents."""
 
-    model: Annotated[list[str], BeforeValidator(_several)] = Field(  # type: ignore[assignment]
+    model: Annotated[list[str], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)] = Field(  # type: ignore[assignment]
         ["smollm2"],
         min_length=1,
         description="a model, the folder of an adapter, expert or random; give several to compare them",

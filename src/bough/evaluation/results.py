@@ -15,9 +15,8 @@ from typing import Any
 
 from pydantic import Field, FiniteFloat, JsonValue, ValidationError
 
-from bough.environments.base import MistakeRules
+from bough.environments.base import MistakeRules, digest, task_family
 from bough.environments.mistakes import PLAIN, all_rules, mistakes
-from bough.environments.tasks import digest, task_family
 from bough.errors import InputError
 from bough.files import json_digest, read_json, write_json
 from bough.types import Record, Task, Trajectory

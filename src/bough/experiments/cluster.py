@@ -22,13 +22,14 @@ from bough.experiments.evolve_settings import EvolveConfig, trained_by
 from bough.experiments.generation import DESCRIPTION, OPTIMIZER, Generation, Individual, Records, Score
 from bough.experiments.members import Each, Members, Trained, members_here
 from bough.experiments.playing import Playground
+from bough.files import open_file
 from bough.ledger import plural
 from bough.policy.adapters import start_adapter
 from bough.policy.load import load_call_builder
+from bough.rollouts.collect import Attempt, Images, LocalRunner
 from bough.rollouts.ray import connected, make_plan, nodes
 from bough.rollouts.ray_pool import Actors, ReadyWorker, WorkerPool
 from bough.rollouts.ray_workers import Surroundings, pack_code, refusal
-from bough.rollouts.runner import Attempt, Images, LocalRunner
 from bough.types import Trajectory
 
 # Work that every worker dies of is given up after this many times.
@@ -171,7 +172,11 @@ def _files(folder: Path) -> dict[str, Files]:
 
 def read_files(folder: Path) -> Files:
     """All files of a member's folder, which has no folders inside."""
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+    found = {}
+    for path in sorted(folder.iterdir()):
+        with open_file(path) as file:
+            found[path.name] = file.read()
+    return found
 
 
 def write_files(files: Files, folder: Path) -> None:

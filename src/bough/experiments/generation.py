@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Self
 
 from bough.chat.builder import CallBuilder
 from bough.data.reader import read
-from bough.environments.tasks import identity
+from bough.environments.base import identity
 from bough.errors import InputError
 from bough.evaluation.intervals import Interval, mean_interval, rate_interval
 from bough.experiments.evolve_settings import EvolveConfig, is_valid, own_values, ranges

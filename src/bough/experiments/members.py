@@ -33,8 +33,8 @@ from bough.policy.load import base_and_adapter, load_model
 from bough.policy.policy import Policy
 from bough.policy.population import Population
 from bough.policy.processes import Processes
+from bough.training.checkpoint import OptimizerState
 from bough.training.method import Example, Loss, Method
-from bough.training.optimizer import OptimizerState
 from bough.training.plan import PlannedSource, choose_budget, training_bytes
 from bough.training.population import PopulationStep, PopulationTrainer, Work
 from bough.training.run import precision

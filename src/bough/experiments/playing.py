@@ -26,11 +26,10 @@ from bough.config.groups import AgentConfig, CollectConfig, SamplingConfig
 from bough.config.training import TrainingConfig
 from bough.engines.chat import TemplateEngine
 from bough.engines.local.engine import AdapterEngine, LocalEngine
-from bough.environments.base import Environment
+from bough.environments.base import Environment, configured, identity, is_for_training, task_family, tasks_of
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find
 from bough.environments.rubric import Rubric, score
-from bough.environments.tasks import configured, identity, is_for_training, task_family, tasks_of
 from bough.errors import InputError, RowError
 from bough.event_loop import BackgroundLoop
 from bough.experiments.evolve_settings import EvolveConfig
@@ -43,9 +42,18 @@ from bough.online.player import LostError
 from bough.policy.adapters import AdapterWeights
 from bough.policy.population import Population
 from bough.rollouts.agents import ModelAgent
-from bough.rollouts.collect import AllLostError, Collection, Finished, Tally, collect
+from bough.rollouts.collect import (
+    AllLostError,
+    Attempt,
+    Collection,
+    Finished,
+    LocalRunner,
+    Runner,
+    Tally,
+    attempts,
+    collect,
+)
 from bough.rollouts.ray_pool import WorkerLostError
-from bough.rollouts.runner import Attempt, LocalRunner, Runner, attempts
 from bough.training.method import CallSource, Example
 from bough.types import Group, Task, Trajectory
 

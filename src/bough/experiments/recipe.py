@@ -179,8 +179,8 @@ def _unrolled(
             yield verb, dict(settings), here, round
         else:
             inner, rounds = settings.get("stages"), settings.get("rounds", 1)
-            known = set(settings) <= {"rounds", "stages"} and isinstance(inner, list) and inner
-            if not known or not isinstance(rounds, int) or isinstance(rounds, bool) or rounds < 1:
+            known = set(settings) <= {"rounds", "stages"} and type(rounds) is int and rounds >= 1
+            if not known or not isinstance(inner, list) or not inner:
                 problems[f"{here} takes rounds (a number from 1) and stages (a list with at least one stage)"] = None
                 continue
             for number in range(1, rounds + 1):

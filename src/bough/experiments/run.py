@@ -35,7 +35,7 @@ from bough.experiments.record import SharedStages, StageRecord, content, files_o
 from bough.experiments.wiring import Artifacts, Stamp, Wiring, evaluates_the_run, hint, problems_of, stamped
 from bough.files import is_draft, locked, refuse_links, remove, write_atomically, write_json
 from bough.ledger import plural
-from bough.rollouts.runner import free_gpu_memory
+from bough.rollouts.collect import free_gpu_memory
 from bough.training.trackers import Name, RecipeTracker
 
 

@@ -37,7 +37,7 @@ from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +52,7 @@ from bough.errors import BoughError, InputError, RowError
 from bough.files import build_once, cache_folder, open_file, read_json, write_json
 from bough.ledger import Ledger, plural
 from bough.models.resolve import file_digest
-from bough.training.method import CallSource, Data, Example, Examples, count_calls
+from bough.training.method import CallSource, Data, Example, Examples, LazyExamples, count_calls
 from bough.types import Call
 
 if TYPE_CHECKING:
@@ -319,7 +319,7 @@ class Chunk:
         self.columns.append((len(line), len(tokens) // ID.itemsize, example.num_trained, value, cluster))
 
 
-class ExampleStore(Sequence[E], Generic[E]):
+class ExampleStore(LazyExamples[E]):
     """Examples of one class, read from their stored form."""
 
     def __init__(self, kind: type[E], records: Any, tokens: NDArray[Any], columns: NDArray[Any]) -> None:
@@ -330,23 +330,11 @@ class ExampleStore(Sequence[E], Generic[E]):
         self.clusters: list[int] = np.unique(columns["cluster"], return_inverse=True)[1].tolist()
         self.difficulties: list[float] = difficulties(columns["trained"], columns["score"])
 
-    def __len__(self) -> int:
-        return len(self.difficulties)
-
-    @overload
-    def __getitem__(self, index: int) -> E: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[E]: ...
-
-    def __getitem__(self, index: int | slice) -> E | list[E]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        i = range(len(self))[index]
-        record = from_json(bytes(self._records[self._lines[i] : self._lines[i + 1]]))
-        calls = list(self._calls(record["calls"], self._tokens[self._starts[i] : self._starts[i + 1]]))
+    def at(self, index: int) -> E:
+        record = from_json(bytes(self._records[self._lines[index] : self._lines[index + 1]]))
+        calls = list(self._calls(record["calls"], self._tokens[self._starts[index] : self._starts[index + 1]]))
         values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in record["example"].items()}
-        return self._kind(**values | {"calls": calls, "difficulty": self.difficulties[i]})
+        return self._kind(**values | {"calls": calls, "difficulty": self.difficulties[index]})
 
     def _calls(self, stored: list[Any], tokens: NDArray[Any]) -> Iterator[Call]:
         added, start, ids = tokens.tolist(), 0, list[int]()

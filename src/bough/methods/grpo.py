@@ -341,9 +341,10 @@ class GRPO:
             lengths.append(sum(len(call.completion_ids) for call, _ in trained))
         if not calls:
             raise RowError("nothing_to_train", "no reply of this group can be trained")
-        weights, denominator = aggregation_weights(
-            lengths, config.averaging, config.constant_length or config.sampling.max_new_tokens
-        )
+        constant = config.constant_length
+        if config.averaging == "constant_length" and constant is None:
+            constant = config.sampling.max_new_tokens
+        weights, denominator = aggregation_weights(lengths, config.averaging, constant or 1)
         rewards = [reward for attempt in group.attempts if (reward := score(attempt, config.reward)) is not None]
         return GroupExample(
             calls=calls,

@@ -14,14 +14,25 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 from bough.data.base import Sample
 from bough.environments.rubric import score
 from bough.errors import InputError, RowError
 from bough.ledger import Mean
 from bough.methods.dpo import DPOConfig, whole
-from bough.training.method import CallSource, Columns, Data, Example, Examples, Loss, float_vectors, head_of, share
+from bough.training.method import (
+    CallSource,
+    Data,
+    Example,
+    Examples,
+    LazyExamples,
+    Loss,
+    columns,
+    float_vectors,
+    head_of,
+    share,
+)
 from bough.types import Call, Group, Pair
 
 if TYPE_CHECKING:
@@ -168,44 +179,23 @@ def kto_loss(
     return Loss(share(loss_U.sum(), denominator), metrics)
 
 
-class Mismatched(Sequence[Judged]):
+class Mismatched(LazyExamples[Judged]):
     """Examples with mismatched calls: the prompts of each with the answers of another."""
 
     def __init__(self, examples: Sequence[Judged], longest: int | None) -> None:
         self._examples, self._longest = examples, longest
-        if isinstance(examples, Columns):
-            self.clusters, self.difficulties = examples.clusters, examples.difficulties
-        else:
-            self.clusters = [example.cluster for example in examples]
-            self.difficulties = [example.difficulty for example in examples]
+        self.clusters, self.difficulties = columns(examples)
         self.partners = partners(self.clusters)
 
-    def __len__(self) -> int:
-        return len(self._examples)
-
-    @overload
-    def __getitem__(self, index: int) -> Judged: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Judged]: ...
-
-    def __getitem__(self, index: int | slice) -> Judged | list[Judged]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        i = range(len(self))[index]
-        example, answers = self._examples[i], self._examples[self.partners[i]].calls
-        other = [
-            Call.model_construct(
-                prompt_ids=call.prompt_ids, completion_ids=self._fitting(call, answers[c % len(answers)])
-            )
-            for c, call in enumerate(example.calls)
-        ]
+    def at(self, index: int) -> Judged:
+        example, answers = self._examples[index], self._examples[self.partners[index]].calls
+        other = []
+        for c, call in enumerate(example.calls):
+            # Cut to the model's context: it is not trained, only measured.
+            room = None if self._longest is None else max(1, self._longest - len(call.prompt_ids))
+            answer = answers[c % len(answers)].completion_ids[:room]
+            other.append(Call.model_construct(prompt_ids=call.prompt_ids, completion_ids=answer))
         return replace(example, calls=example.calls + other)
-
-    def _fitting(self, prompt: Call, answer: Call) -> list[int]:
-        """The answer, cut to the model's context; it is not trained, only measured."""
-        room = None if self._longest is None else max(1, self._longest - len(prompt.prompt_ids))
-        return answer.completion_ids[:room]
 
 
 def partners(clusters: Sequence[Hashable]) -> list[int]:

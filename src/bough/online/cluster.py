@@ -27,9 +27,9 @@ from bough.policy.adapters import ACTOR, AdapterWeights
 from bough.policy.load import base_and_adapter, load_model
 from bough.policy.policy import Policy
 from bough.rollouts.agents import ModelAgent
+from bough.rollouts.collect import Attempt, Images, Runner
 from bough.rollouts.ray_weights import Offer, Publisher, Subscriber, Version, copy_weights, trained_weights
 from bough.rollouts.ray_workers import WorkerSpec, cluster_runner
-from bough.rollouts.runner import Attempt, Images, Runner
 from bough.training.run import precision
 from bough.types import Trajectory
 

@@ -25,8 +25,8 @@ from bough.online.files import EpisodeFiles
 from bough.online.player import Job, LostError, Player
 from bough.online.schedule import Ages, Outcome, Pace
 from bough.policy.policy import Policy
+from bough.rollouts.collect import Attempt
 from bough.rollouts.rescore import sampled_calls
-from bough.rollouts.runner import Attempt
 from bough.training.method import CallSource, GroupExample, Method, count_calls
 from bough.types import Call, Group, Task, Trajectory
 

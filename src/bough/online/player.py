@@ -16,19 +16,27 @@ from typing import Any, TypeVar
 
 from bough.chat.template import ChatTemplate
 from bough.config.online import OnlineConfig
-from bough.engines.local.draw import cuts
+from bough.engines.local.schedule import cuts
+from bough.environments.base import configured, identity, tasks_of
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find
 from bough.environments.rubric import Rubric
-from bough.environments.tasks import configured, identity, tasks_of
 from bough.errors import BoughError, InputError, RowError
 from bough.event_loop import BackgroundLoop, Interrupts, StopRequestedError
 from bough.ledger import plural
 from bough.online.files import EpisodeFiles
 from bough.online.samplers import Meter, MeteredEngine, Sampler, TemperatureAgents, open_sampler
 from bough.policy.policy import Policy
-from bough.rollouts.collect import Tally, collect, play_attempt
-from bough.rollouts.runner import Attempt, LocalRunner, Runner, attempts, spare_what_is_loaded
+from bough.rollouts.collect import (
+    Attempt,
+    LocalRunner,
+    Runner,
+    Tally,
+    attempts,
+    collect,
+    play_attempt,
+    spare_what_is_loaded,
+)
 from bough.types import Task, Trajectory
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from bough.event_loop import BackgroundLoop
 from bough.policy.policy import Policy
 from bough.policy.recorded import uses_dropout
 from bough.rollouts.agents import ModelAgent
-from bough.rollouts.runner import Attempt
+from bough.rollouts.collect import Attempt
 from bough.training.plan import training_bytes
 
 log = logging.getLogger(__name__)

@@ -78,9 +78,9 @@ def _whole(load: Callable[..., Any]) -> Callable[..., Any]:
             raise
         except Exception as error:  # peft and safetensors raise errors of many kinds
             if (misfit := str(error).find("size mismatch")) >= 0:
-                said = str(error)[misfit:].partition("\n")[0].rstrip(". ")
-                base = _read_config(folder).get("base_model_name_or_path")
-                raise InputError(f"{folder}: the adapter is not one of this model but of {base}: {said}") from error
+                said, base = str(error)[misfit:].partition("\n")[0].rstrip(". "), _read_config(folder)
+                other = f" but of {name}" if (name := base.get("base_model_name_or_path")) else ""
+                raise InputError(f"{folder}: the adapter is not one of this model{other}: {said}") from error
             said = str(error).partition("\n")[0]
             raise InputError(f"{folder}: the adapter cannot be loaded: {type(error).__name__}: {said}") from error
 
@@ -90,13 +90,13 @@ def _whole(load: Callable[..., Any]) -> Callable[..., Any]:
 def _read_config(folder: Path) -> dict[str, Any]:
     try:
         config = read_json(folder / CONFIG)
+        if isinstance(config, dict):
+            return config
+        raise ValueError("it is not a JSON object")
     except FileNotFoundError:
         raise InputError(f"{folder} contains no adapter: {CONFIG} is missing") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{folder}: {CONFIG} cannot be read as JSON: {error}") from None
-    if not isinstance(config, dict):
-        raise InputError(f"{folder}: {CONFIG} does not hold a JSON object")
-    return config
 
 
 def check_rank(folder: Path) -> dict[str, Any]:

@@ -26,9 +26,9 @@ from bough.environments.base import Environment, EnvironmentFailedError
 from bough.environments.isolated import shut_down
 from bough.errors import OURS, PACKAGES, STANDARD_LIBRARY, BoughError, InputError, exception_line
 from bough.rollouts.agents import Agent, ExpertAgent, RandomAgent, make_agent
+from bough.rollouts.collect import Attempt, Images, LocalRunner
 from bough.rollouts.ray import connected, held_gpu, import_ray, make_plan, nodes
 from bough.rollouts.ray_pool import Place, WorkerLostError, WorkerPool
-from bough.rollouts.runner import Attempt, Images, LocalRunner
 from bough.terminal import console
 from bough.types import Trajectory
 

@@ -26,9 +26,8 @@ from bough.policy.policy import Policy
 from bough.policy.processes import Processes
 from bough.policy.reference import Reference, ReferenceLogprobs
 from bough.training import checkpoint
-from bough.training.checkpoint import CheckpointWriter, Counters, snapshot
+from bough.training.checkpoint import CheckpointWriter, Counters, OptimizerState, not_finite, snapshot
 from bough.training.method import Example, Method
-from bough.training.optimizer import OptimizerState, not_finite
 from bough.training.plan import Batch, PausedError, Source
 from bough.training.step import BatchGradients, Gradient, PackedBatch, Packer, Updater
 

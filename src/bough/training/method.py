@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar, overload, runtime_checkable
 
 from bough.data.base import Sample, digest
 from bough.errors import RowError
@@ -144,12 +144,35 @@ def count_calls(ledger: Ledger, of_row: Ledger, trained: int, reason: str) -> No
         ledger.drop(why, count)
 
 
-@runtime_checkable
-class Columns(Protocol):
-    """Examples that know these of all their examples without reading them one by one."""
+class LazyExamples(Sequence[E]):
+    """Examples that `at` makes when they are asked for. A plan knows these of all of them before."""
 
     clusters: Sequence[Hashable]
     difficulties: Sequence[float]
+
+    def at(self, index: int) -> E:
+        """Example `index`, counted from 0."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self.difficulties)
+
+    @overload
+    def __getitem__(self, index: int) -> E: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[E]: ...
+
+    def __getitem__(self, index: int | slice) -> E | list[E]:
+        numbers = range(len(self))[index]
+        return self.at(numbers) if isinstance(numbers, int) else [self.at(number) for number in numbers]
+
+
+def columns(examples: Sequence[Example]) -> tuple[Sequence[Hashable], Sequence[float]]:
+    """The clusters and the difficulties of examples."""
+    if isinstance(examples, LazyExamples):
+        return examples.clusters, examples.difficulties
+    return [example.cluster for example in examples], [example.difficulty for example in examples]
 
 
 class Loss(NamedTuple):

@@ -25,7 +25,7 @@ from bough.policy.head import Routers
 from bough.policy.load import base_and_adapter, load_outline
 from bough.policy.processes import Processes, unused_bytes
 from bough.policy.recorded import uses_dropout
-from bough.training.method import Columns, Example
+from bough.training.method import Example, columns
 from bough.trees.build import TokenTree
 from bough.trees.mixers import branching_obstacle, known_mixers
 
@@ -196,7 +196,7 @@ class PlannedSource:
     def __init__(self, examples: Sequence[Example], config: TrainingConfig) -> None:
         self.examples = examples
         self.plan = Plan(
-            *_columns(self.examples),
+            *columns(self.examples),
             batch_size=config.optimizer.batch_size,
             num_epochs=config.optimizer.num_epochs,
             max_steps=config.optimizer.max_steps,
@@ -219,13 +219,6 @@ class PlannedSource:
 
     def ends_epoch(self, step: int) -> bool:
         return self.plan.ends_epoch(step)
-
-
-def _columns(examples: Sequence[Example]) -> tuple[Sequence[Hashable], Sequence[float]]:
-    """What a plan knows of the examples."""
-    if isinstance(examples, Columns):
-        return examples.clusters, examples.difficulties
-    return [example.cluster for example in examples], [example.difficulty for example in examples]
 
 
 # How many tokens a forward pass reads where the settings do not say: as many as the GPU's memory allows.

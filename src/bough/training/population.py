@@ -69,16 +69,30 @@ class PopulationTrainer:
         Where a member's loss or gradient is not finite, it alone is left as it is. Its step counts.
         """
         work = {name: Work(self.training[name].method, own) for name, own in examples.items()}
-        rates = {name: self._set_learning_rate(name) for name in work}
-        gradients = self._within_memory(work, backward=True)
+        members = {name: self.training[name] for name in work}
+        rates = {name: own.updater.set_learning_rate(own.step, own.num_steps) for name, own in members.items()}
         updates: dict[str, Update] = {}
-        for name, gradient in gradients.items():
-            norm = float(self.training[name].updater.clip())
+        for name, gradient in self._within_memory(work, backward=True).items():
+            updater = members[name].updater
+            norm = float(updater.clip())
             if not _finite(gradient, norm) and len(work) > 1:
-                gradient, norm = self._alone(name, work[name])
+                # In attention a weight of 0 times NaN is NaN, so that one member's NaN reaches all members in its
+                # rows: only from rows of its own does it show whose it is.
+                updater.optimizer.zero_grad()
+                gradient = self._within_memory({name: work[name]}, backward=True)[name]
+                norm = float(updater.clip())
             updates[name] = Update(gradient, rates[name], norm, skipped=not _finite(gradient, norm))
         for name, update in updates.items():
-            self._apply(name, update)
+            own = members[name]
+            own.step += 1
+            if not update.skipped:
+                own.updater.apply()
+                continue
+            own.updater.optimizer.zero_grad()
+            log.warning(
+                "Member %s: step %d changed nothing, because its loss is %g and its gradient norm %g.",
+                name, own.step, update.gradient.loss, update.grad_norm,
+            )  # fmt: skip
         return updates
 
     def measure(self, examples: Mapping[str, Sequence[Example]]) -> dict[str, Gradient]:
@@ -92,9 +106,6 @@ class PopulationTrainer:
         finally:
             policy.train(training)
 
-    def _laid_out(self, work: Mapping[str, Work]) -> PopulationStep:
-        return PopulationStep(self.population, work, budget=self.budget, share=self.share)
-
     def _within_memory(self, work: Mapping[str, Work], *, backward: bool) -> dict[str, Gradient]:
         """The losses of all members, or their gradients; where memory runs out, again as training does it.
 
@@ -103,54 +114,24 @@ class PopulationTrainer:
         """
         policy, what, halved = self.population.policy, "the update" if backward else "the evaluation", False
         while True:
-            step = self._laid_out(work)
+            step = PopulationStep(self.population, work, budget=self.budget, share=self.share)
             try:
                 return step.run(backward=backward)
             except torch.cuda.OutOfMemoryError as error:
                 remedy = next_remedy(policy, self.budget, step.longest_call, halved=halved, backward=backward)
                 if remedy is None:
-                    raise self._out_of_memory(what, step.longest_call) from error
+                    even = " even with gradient checkpointing" if policy.row_reader.recomputed else ""
+                    raise BoughError(
+                        f"out of GPU memory in {what} with token_budget {self.budget}{even}, and a call has "
+                        f"{step.longest_call:,} tokens; try a max_length below that, gradient checkpointing or fewer "
+                        "members"
+                    ) from error
             # Outside the handler: its exception keeps the tensors of the failed pass in memory.
             if backward:
                 for name in work:
                     self.training[name].updater.optimizer.zero_grad()
             self.budget = make_room(policy, remedy, what, self.budget)
             halved |= remedy == "half the budget"
-
-    def _out_of_memory(self, what: str, longest_call: int) -> BoughError:
-        recomputes = self.population.policy.row_reader.recomputed
-        even = " even with gradient checkpointing" if recomputes else ""
-        remedies = ["fewer members"] if recomputes else ["gradient checkpointing", "fewer members"]
-        return BoughError(
-            f"out of GPU memory in {what} with token_budget {self.budget}{even}, and a call has "
-            f"{longest_call:,} tokens; try a max_length below that, or {' or '.join(remedies)}"
-        )
-
-    def _set_learning_rate(self, name: str) -> float:
-        own = self.training[name]
-        return own.updater.set_learning_rate(own.step, own.num_steps)
-
-    def _alone(self, name: str, work: Work) -> tuple[Gradient, float]:
-        """The member's gradient from rows of its own.
-
-        In attention a weight of 0 times NaN is NaN, so that one member's NaN reaches all members in
-        its rows: only alone does it show whose it is.
-        """
-        updater = self.training[name].updater
-        updater.optimizer.zero_grad()
-        return self._within_memory({name: work}, backward=True)[name], float(updater.clip())
-
-    def _apply(self, name: str, update: Update) -> None:
-        own = self.training[name]
-        own.step += 1
-        if not update.skipped:
-            own.updater.apply()
-            return
-        own.updater.optimizer.zero_grad()
-        log.warning(
-            "Member %s: step %d changed nothing, because its loss is %g and its gradient norm %g.",
-            name, own.step, update.gradient.loss, update.grad_norm,
-        )  # fmt: skip
 
 
 def _finite(gradient: Gradient, norm: float) -> bool:
@@ -216,17 +197,27 @@ class PopulationStep:
         if backward:
             losses, answers = self._backward(known)
         else:
-            losses, answers = self._measure(known)
-        return {name: self._gradient(name, losses[name], answers[name]) for name in self.work}
-
-    def _measure(self, known: ByRow) -> tuple[dict[str, list[Loss]], dict[str, dict[int, Answers]]]:
-        with torch.no_grad():
-            found = self._read({name: range(len(step.rows)) for name, step in self.steps.items()})
-            losses = {
-                name: [self._loss(name, rows, _logprobs(found[name]), known) for rows in step.connected_rows() if rows]
-                for name, step in self.steps.items()
-            }
-        return losses, found
+            with torch.no_grad():
+                answers = self._read({name: range(len(step.rows)) for name, step in self.steps.items()})
+                said = {name: {r: one.logprobs for r, one in of.items()} for name, of in answers.items()}
+                losses = {
+                    name: [self._loss(name, rows, said[name], known) for rows in step.connected_rows() if rows]
+                    for name, step in self.steps.items()
+                }
+        return {
+            name: Gradient(
+                device_loss=float(sum(loss.value.detach() for loss in losses[name])),
+                metrics=add_metrics(
+                    [
+                        *(loss.metrics for loss in losses[name]),
+                        *(step.facts(r, found) for r, found in answers[name].items()),
+                    ]
+                ),
+                tokens_computed=sum(row.tokens.size for row in step.rows),
+                tokens_raw=sum(row.num_raw for row in step.rows),
+            )
+            for name, step in self.steps.items()
+        }
 
     def _backward(self, known: ByRow) -> tuple[dict[str, list[Loss]], dict[str, dict[int, Answers]]]:
         losses, slopes = self._first_pass(known)
@@ -307,18 +298,3 @@ class PopulationStep:
 
     def _loss(self, name: str, rows: list[int], logprobs: Mapping[int, list[Tensor]], known: ByRow) -> Loss:
         return self.steps[name].loss(rows, logprobs, known.get(name), self.denominators[name])
-
-    def _gradient(self, name: str, losses: list[Loss], answers: Mapping[int, Answers]) -> Gradient:
-        step, rows = self.steps[name], self.steps[name].rows
-        return Gradient(
-            device_loss=float(sum(loss.value.detach() for loss in losses)),
-            metrics=add_metrics(
-                [*(loss.metrics for loss in losses), *(step.facts(r, found) for r, found in answers.items())]
-            ),
-            tokens_computed=sum(row.tokens.size for row in rows),
-            tokens_raw=sum(row.num_raw for row in rows),
-        )
-
-
-def _logprobs(answers: Mapping[int, Answers]) -> dict[int, list[Tensor]]:
-    return {r: found.logprobs for r, found in answers.items()}

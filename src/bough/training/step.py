@@ -28,9 +28,8 @@ from bough.ledger import Mean, add_metrics
 from bough.policy.policy import Answers, Policy
 from bough.policy.processes import Processes, whole
 from bough.policy.reference import ReferenceLogprobs
-from bough.training.checkpoint import Counters
+from bough.training.checkpoint import Counters, learning_rate, make_optimizer
 from bough.training.method import Coupled, Example, Loss, Method
-from bough.training.optimizer import learning_rate, make_optimizer
 from bough.training.plan import Batch, Source
 from bough.trees.pack import PlainRow, TreeRow
 from bough.types import Call

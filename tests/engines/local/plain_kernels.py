@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from bough.engines.local.draw import SamplingParams, draw
 from bough.engines.local.pages import PAGE, Tokens
+from bough.engines.local.schedule import SamplingParams, draw
 
 
 def add_norm(x_TD: Tensor | None, residual_TD: Tensor, weight_D: Tensor, eps: float, dtype: torch.dtype) -> Tensor:

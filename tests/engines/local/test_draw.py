@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bough.config.groups import SamplingConfig
-from bough.engines.local.draw import SamplingParams, cuts, draw, draw_each, uniform
+from bough.engines.local.schedule import SamplingParams, cuts, draw, draw_each, uniform
 
 PROBABILITIES = [0.1, 0.4, 0.2, 0.3]  # summed up: 0.1, 0.5, 0.7, 1.0
 

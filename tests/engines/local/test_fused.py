@@ -12,9 +12,9 @@ import transformers
 
 from bough.config.groups import SamplingConfig
 from bough.engines.local import paths
-from bough.engines.local.draw import SamplingParams, draw, uniform
 from bough.engines.local.engine import LocalEngine
 from bough.engines.local.pages import PAGE, PagesStore, Tokens, block_size
+from bough.engines.local.schedule import SamplingParams, draw, uniform
 from bough.policy.adapters import Lora, add_actor
 from bough.policy.policy import Policy
 from tests.engines.local import plain_kernels

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from bough.config.groups import SamplingConfig
-from bough.engines.local.draw import SamplingParams, cuts, draw, uniform
 from bough.engines.local.general import SNAPSHOTS, GeneralReader, GeneralStore, Ways
-from bough.errors import InputError
+from bough.engines.local.schedule import SamplingParams, cuts, draw, uniform
 from bough.policy.adapters import ACTOR, Lora, add_actor
 from bough.policy.policy import Policy
 from bough.types import Call
@@ -237,9 +236,3 @@ def test_states_count_as_memory(hybrid):
     assert store.bytes_per_token == 2 * 2 * 16 * 4
     assert store.cost(10) == 10 * store.bytes_per_token + (1 + SNAPSHOTS) * store.bytes_of_states
     assert store.bytes_of_states >= 2 * 8 * 8 * 4  # one delta net: 2 heads of 8 x 8
-
-
-def test_too_little_memory_for_one_episode_is_said(hybrid, monkeypatch):
-    monkeypatch.setattr("bough.engines.local.paths.free_bytes", lambda *_: 1000)
-    with pytest.raises(InputError, match="too few for an episode"):
-        small_engine(hybrid, layout="general", max_tokens=None)

@@ -8,8 +8,8 @@ from torch.nn import functional
 
 from bough import bit_exact
 from bough.config.groups import SamplingConfig
-from bough.engines.local.draw import SamplingParams, draw
 from bough.engines.local.reader import NAME, OneThread, TokenReader
+from bough.engines.local.schedule import SamplingParams, draw
 from bough.policy.policy import Policy
 from tests.engines.local.test_ragged import read
 from tests.policy.families import make

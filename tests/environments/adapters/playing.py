@@ -11,8 +11,7 @@ from bough.environments.base import Environment, Observation
 from bough.environments.check import check
 from bough.environments.isolated import Isolated
 from bough.rollouts.agents import RandomAgent
-from bough.rollouts.collect import Tally, collect
-from bough.rollouts.runner import LocalRunner, attempts
+from bough.rollouts.collect import LocalRunner, Tally, attempts, collect
 from bough.types import Message, Task, Trajectory
 
 

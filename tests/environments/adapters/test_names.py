@@ -4,7 +4,7 @@ import pytest
 
 from bough.cli import main
 from bough.config.groups import CollectConfig
-from bough.environments.adapters import names
+from bough.environments import registry as names
 from bough.environments.registry import find, find_listed
 from bough.errors import InputError
 

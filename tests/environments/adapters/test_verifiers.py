@@ -11,11 +11,10 @@ import pytest
 
 from bough.config.groups import LimitsConfig
 from bough.engines.base import ContextFullError
-from bough.environments.adapters import names
-from bough.environments.base import EnvironmentFailedError
+from bough.environments import registry as names
+from bough.environments.base import EnvironmentFailedError, configured, tasks_of
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find
-from bough.environments.tasks import configured, tasks_of
 from bough.errors import InputError
 from bough.rollouts.agents import ModelAgent
 from bough.rollouts.episode import play

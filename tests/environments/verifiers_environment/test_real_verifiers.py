@@ -12,10 +12,9 @@ import pytest
 
 from bough.cli import main
 from bough.config.groups import LimitsConfig
-from bough.environments.base import EnvironmentFailedError
+from bough.environments.base import EnvironmentFailedError, configured, tasks_of
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find
-from bough.environments.tasks import configured, tasks_of
 from bough.errors import InputError
 from bough.rollouts.agents import ModelAgent
 from bough.rollouts.episode import play

@@ -162,7 +162,7 @@ async def test_the_runs_page_leads_to_members_family_tree_and_drift(grown: Serve
     values, heights = [one[0] for one in ticks], [one[1] for one in ticks]
     assert values == ["1e−4", "0.001", "0.01"]
     assert abs(heights[0] - 2 * heights[1] + heights[2]) <= 1  # evenly spaced
-    assert "lineage.jsonl:7: it is not JSON" in await tab.text(".problems")
+    assert "lineage.jsonl:7: Invalid JSON" in await tab.text(".problems")
 
 
 async def test_learning_rates_and_wide_ranges_have_a_logarithmic_axis(grown: Server, tab: Tab):

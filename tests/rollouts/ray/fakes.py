@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from bough.rollouts.collect import Attempt
 from bough.rollouts.ray import Plan
 from bough.rollouts.ray_pool import Place, WorkerLostError, WorkerPool
 from bough.rollouts.ray_workers import Outcome
-from bough.rollouts.runner import Attempt
 from bough.types import Message, Trajectory
 
 NO_ROOM = ""

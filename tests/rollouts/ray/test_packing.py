@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bough.config.groups import AgentConfig, LimitsConfig, SamplingConfig
+from bough.environments.base import configured
 from bough.environments.registry import find
-from bough.environments.tasks import configured
 from bough.errors import InputError
 from bough.rollouts.ray_workers import ConfiguredAgent, WorkerSpec, pack
 
@@ -39,7 +39,7 @@ READ = """
 import asyncio, sys
 from pathlib import Path
 from bough.rollouts.ray_workers import Worker
-from bough.rollouts.runner import Attempt
+from bough.rollouts.collect import Attempt
 from bough.types import Task
 async def main():
     worker = Worker(Path(sys.argv[1]).read_bytes())

@@ -13,8 +13,8 @@ from bough.engines.base import EngineError
 from bough.environments.base import EnvironmentFailedError, TooSlowError
 from bough.errors import BoughError, InputError, RewardRangeError
 from bough.rollouts.agents import ExpertAgent
+from bough.rollouts.collect import LocalRunner
 from bough.rollouts.ray_workers import Agents, ConfiguredAgent, OneAgent, Outcome, Surroundings, Worker, WorkerSpec
-from bough.rollouts.runner import LocalRunner
 from tests.rollouts.ray.worlds import Echo, NeedsFile, attempt
 
 WITHOUT_ADAPTER = ConfiguredAgent(AgentConfig(model="tiny", adapter=Path("gone")), SamplingConfig())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.errors import InputError
-from bough.rollouts.runner import Attempt
+from bough.rollouts.collect import Attempt
 from bough.types import Task
 from tests.commands.letters import WriteLetter
 

@@ -7,9 +7,8 @@ from typing import Any, Protocol
 import pytest
 
 from bough.chat import tool_calls
-from bough.environments.base import EnvironmentFailedError, Observation
+from bough.environments.base import EnvironmentFailedError, Observation, configured
 from bough.environments.check import check
-from bough.environments.tasks import configured
 from bough.errors import InputError
 from bough.sandbox.base import SandboxError
 from bough.sandbox.pool import Sandbox

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from bough.chat import actions
-from bough.environments.base import Observation
+from bough.environments.base import Observation, digest
 from bough.environments.check import check
-from bough.environments.tasks import digest
 from bough.errors import InputError
 from bough.types import Task
 from bough.worlds.household.environment import Household, solved_game

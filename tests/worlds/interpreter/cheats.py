@@ -618,3 +618,28 @@ HONEST = {
     "output on the way": (["assert f(1) == 2"], None, "", "def f(x):\n    print('thinking', x)\n    return x + 1", 1.0),
     "it leaves after its definitions": (["assert f(1) == 2"], None, "", "import sys\ndef f(x): return x + 1\nif __name__ == '__main__': sys.exit()", 1.0),
 }  # fmt: skip
+
+# Answers to reasoning-gym's problems that deceive its scorers.
+ANSWERS: dict[str, tuple[str, str]] = {
+    "countdown: an exit": ("countdown", "(lambda: __import__('os')._exit(0))()"),
+    "puzzle24: a patch": ("puzzle24", "__import__('builtins').__dict__.update(float=lambda *a: 1.0) or 1"),
+    "countdown: a name": ("countdown", "target"),
+    "countdown: another operator": ("countdown", "2**3"),
+    "countdown: a factorial": ("countdown", "5!"),
+    "countdown: a comment": ("countdown", "1 # 2"),
+    "puzzle24: other numbers": ("puzzle24", "6*4*1*1"),
+    "puzzle24: nearly 24": ("puzzle24", "7*7/2*1"),
+    "puzzle24: the number itself": ("puzzle24", "24"),
+    "chain_sum: not a number": ("chain_sum", "nan"),
+    "chain_sum: endless": ("chain_sum", "1e999"),
+    "chain_sum: a thousand numbers": ("chain_sum", " ".join(map(str, range(1000)))),
+    "complex_arithmetic: not a number": ("complex_arithmetic", "nan + nani"),
+    "complex_arithmetic: one that is not": ("complex_arithmetic", "nan"),
+    "coin_flip: how every probability begins": ("coin_flip", "0"),
+    "coin_flip: not a number": ("coin_flip", "nan"),
+    "game_of_life_halting: either": ("game_of_life_halting", "True or False"),
+    "game_of_life_halting: anything": ("game_of_life_halting", "?"),
+    "decimal_arithmetic: not a number": ("decimal_arithmetic", "NaN"),
+    "game_of_life: a deep list": ("game_of_life", "[" * 9000 + "]" * 9000),
+    "number_sorting: code": ("number_sorting", "[__import__('os')._exit(0)]"),
+}  # fmt: skip

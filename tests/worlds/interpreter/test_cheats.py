@@ -3,13 +3,14 @@
 import asyncio
 import re
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 import pytest
 
 from bough.sandbox.pool import Sandbox
-from bough.worlds.interpreter import Grade, code, statements
+from bough.worlds.interpreter import Grade, code, reasoning, statements
 from bough.worlds.interpreter.code import Exam
-from tests.worlds.interpreter.cheats import HONEST, OTHERS, PROGRAMS
+from tests.worlds.interpreter.cheats import ANSWERS, HONEST, OTHERS, PROGRAMS
 
 CHECK = "def check(candidate):\n    assert candidate(1) == 2\n    assert candidate(10) == 20\n"
 DOUBLE = Exam(statements.split(CHECK), "f")
@@ -62,3 +63,23 @@ def test_honest_programs_get_what_they_earn(
     names = re.findall(r"^(?:def |class )?(\w+)(?: =|[(:])", program, re.MULTILINE)
     found = grade(program, Exam(statements.split(tests), entry, prelude, f"Write {' and '.join(names)}."))
     assert found.score == score, found
+
+
+@pytest.fixture(scope="module")
+def scored() -> Iterator[Grader]:
+    pytest.importorskip("reasoning_gym")
+    names = sorted({name for name, _ in ANSWERS.values()})
+    problems = {problem["generator"]: problem for problem in islice(reasoning.problems(names, 1), len(names))}
+    with asyncio.Runner() as runner:
+
+        async def made() -> Sandbox:
+            return Sandbox(reasoning.LIMITS, workers=1, warm_up=reasoning.WARM_UP)
+
+        sandbox = runner.run(made())
+        yield lambda name, text: runner.run(reasoning.grade(f"<answer>{text}</answer>", problems[name], sandbox))
+        runner.run(sandbox.close())
+
+
+@pytest.mark.parametrize("case", ANSWERS.values(), ids=ANSWERS)
+def test_no_answer_makes_its_scorer_say_more_than_it_is_worth(scored: Grader, case: tuple[str, str]):
+    assert scored(*case).score == 0

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from bough.chat import tool_calls
-from bough.environments.base import EnvironmentFailedError, Observation
+from bough.environments.base import EnvironmentFailedError, Observation, configured
 from bough.environments.isolated import Isolated
-from bough.environments.tasks import configured
 from bough.errors import InputError
 from bough.sandbox.base import BrokenError, NoSandboxError, Result, SandboxError, SandboxLimits
 from bough.sandbox.worker import SandboxWorker

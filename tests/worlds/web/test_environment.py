@@ -13,8 +13,7 @@ from bough.chat.actions import COMMANDS, FUNCTIONS, function_text
 from bough.config.groups import LimitsConfig
 from bough.errors import InputError
 from bough.rollouts.agents import ExpertAgent
-from bough.rollouts.collect import collect
-from bough.rollouts.runner import LocalRunner, attempts
+from bough.rollouts.collect import LocalRunner, attempts, collect
 from bough.types import Task, ToolCall
 from bough.worlds.web import environment
 from bough.worlds.web.actions import SIGNATURES, Line, bind

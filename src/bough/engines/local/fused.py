@@ -22,11 +22,10 @@ from torch import Tensor, nn
 
 from bough.engines.local import kernels
 from bough.engines.local.adapters import Joined, Slots, base, targets
-from bough.engines.local.draw import SamplingParams, cuts, draw
 from bough.engines.local.kernels import choose, splits_for
 from bough.engines.local.pages import PAGE, Graphs, PagesStore, Tokens, block_size, rounded
 from bough.engines.local.reader import TokenReader
-from bough.engines.local.schedule import Span
+from bough.engines.local.schedule import SamplingParams, Span, cuts, draw
 from bough.policy.adapters import ACTOR, AdapterWeights
 from bough.trees.mixers import length_matters
 

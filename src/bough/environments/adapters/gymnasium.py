@@ -20,8 +20,8 @@ from pydantic import Field, JsonValue
 from bough.chat.actions import spoken
 from bough.chat.tool_calls import Reply
 from bough.config.base import Config
-from bough.environments.adapters.names import seeded_tasks, subclass
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
+from bough.environments.registry import seeded_tasks, subclass
 from bough.errors import InputError, did_you_mean, short_repr
 from bough.types import Task
 

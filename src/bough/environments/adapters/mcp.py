@@ -27,8 +27,8 @@ from mcp.types import CallToolResult, TextContent, Tool
 from pydantic import Field, JsonValue, field_validator, model_validator
 
 from bough.config.base import Config
-from bough.environments.adapters.names import RemoteToolEnvironment, subclass
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
+from bough.environments.registry import RemoteToolEnvironment, subclass
 from bough.environments.tools import ToolError
 from bough.errors import InputError, exception_line
 from bough.types import Task, ToolCall

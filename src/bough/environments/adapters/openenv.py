@@ -25,8 +25,8 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from bough.chat.actions import spoken
 from bough.config.base import Config
-from bough.environments.adapters.names import RemoteToolEnvironment, seeded_tasks, subclass
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
+from bough.environments.registry import RemoteToolEnvironment, seeded_tasks, subclass
 from bough.environments.tools import MisuseError, ToolError
 from bough.errors import InputError, exception_line
 from bough.types import Task, ToolCall

@@ -17,8 +17,8 @@ from textarena.wrappers import ActionFormattingWrapper
 
 from bough.chat.actions import spoken
 from bough.chat.tool_calls import Reply
-from bough.environments.adapters.names import seeded_tasks, subclass
 from bough.environments.base import Environment, Observation
+from bough.environments.registry import seeded_tasks, subclass
 from bough.errors import InputError, did_you_mean, exception_line
 from bough.types import Task
 

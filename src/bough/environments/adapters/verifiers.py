@@ -23,9 +23,8 @@ from verifiers.v1.utils.loaders import taskset_class
 
 from bough.config.base import Config
 from bough.data.base import row_error
-from bough.environments.adapters.names import subclass
 from bough.environments.base import Environment, EnvironmentFailedError
-from bough.environments.registry import OwnAgent
+from bough.environments.registry import OwnAgent, subclass
 from bough.errors import InputError, describe_failure
 from bough.event_loop import BackgroundLoop
 from bough.files import text_digest

@@ -1,4 +1,4 @@
-"""A code interpreter: arithmetic, mathematics and code, graded in a sandbox."""
+"""A code interpreter: arithmetic, mathematics, code and reasoning, graded in a sandbox."""
 
 from __future__ import annotations
 

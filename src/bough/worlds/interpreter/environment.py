@@ -34,7 +34,7 @@ from bough.sandbox import group, isolation
 from bough.sandbox.base import BrokenError, Result, SandboxError, SandboxLimits
 from bough.sandbox.pool import Sandbox, Session
 from bough.types import Message, Task, ToolCall
-from bough.worlds.interpreter import Grade, code, math, problems
+from bough.worlds.interpreter import Grade, code, math, problems, reasoning
 
 log = logging.getLogger(__name__)
 # What an agent's programs may use of a step's time, and when they are stopped by force: no
@@ -65,12 +65,13 @@ RULES = "Solve the problem. You can run Python code with the tool {name}: use it
 ANSWERS = {
     "math": "When you know the answer, give it inside \\boxed{} and call no tool.",
     "code": "When you are done, give the whole program in one ```python block and call no tool.",
+    "reasoning": "When you know the answer, give it inside <answer></answer> and call no tool.",
 }
 # Only the user can allow running without isolation, by this variable or with the settings.
 # A task cannot: tasks come from files.
 CONSENT = "BOUGH_UNSAFE_NO_SANDBOX"
-# Packages that grade answers: hidden from the agent's programs.
-HIDDEN = ("bough", "math_verify", "latex2sympy2_extended")
+# Packages that grade answers or generate problems with their answers: hidden from the agent's programs.
+HIDDEN = ("bough", "reasoning_gym", "math_verify", "latex2sympy2_extended")
 PACKAGE = "bubblewrap"
 SPLITS = {"train": range(8), "seen": range(8, 9), "unseen": range(9, 10)}  # tenths of all problems, by their hash
 # Addresses of objects carry no meaning and differ from run to run.
@@ -80,7 +81,7 @@ _SHARED: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Key, Sandbox]] = Weak
 
 
 class Interpreter(Environment):
-    """Problems of mathematics and programming, with a Python interpreter as a tool."""
+    """Problems of mathematics, programming and reasoning, with a Python interpreter as a tool."""
 
     name = "interpreter"
     max_turns: ClassVar[int] = 16
@@ -100,6 +101,7 @@ class Interpreter(Environment):
         """Where problems come from, and what the interpreter allows."""
 
         file: Path | None = Field(None, description="JSON Lines of problems: problem and answer, or prompt and tests")
+        reasoning: list[str] = Field([], description="generators of reasoning-gym, by name")
 
     settings: ClassVar[Settings] = Settings()
 
@@ -177,6 +179,10 @@ class Interpreter(Environment):
         if split not in SPLITS:
             raise InputError(f"split is {split!r}; choose one of {', '.join(SPLITS)}")
         found: Iterator[dict[str, Any]] = ({"kind": "arithmetic", **data} for data in problems.arithmetic(seed))
+        if options.file is not None and options.reasoning:
+            raise InputError("file and reasoning cannot both be given")
+        if options.reasoning:
+            found = ({"kind": "reasoning", **data} for data in reasoning.problems(options.reasoning, seed))
         if options.file is not None:
             rows = list(problems.read(options.file))
             if not rows:
@@ -267,6 +273,9 @@ class Interpreter(Environment):
             program = self._sandbox("program", code.LIMITS, hidden=True)
             tests = self._sandbox("tests", code.LIMITS)
             return await code.grade(answer, exam, program, tests, budget_s=budget_s)
+        if data["kind"] == "reasoning":
+            runner = self._sandbox("reasoning", reasoning.LIMITS, warm_up=reasoning.WARM_UP)
+            return await reasoning.grade(answer, data, runner, timeout_s=min(reasoning.TIMEOUT_S, budget_s))
         algebra = find_spec("math_verify") and (lambda: self._sandbox("math", SandboxLimits(), warm_up=math.WARM_UP))
         # An expression that takes long to compare must not make the step time out: the episode would count as lost.
         timeout_s = min(math.TIMEOUT_S, budget_s)

@@ -17,7 +17,7 @@ from bough.data.base import Row
 from bough.data.lines import files, lines
 from bough.data.reader import parse
 from bough.errors import InputError, RowError
-from bough.worlds.interpreter import code, statements
+from bough.worlds.interpreter import code, reasoning, statements
 from bough.worlds.interpreter.math import gold_answer
 
 log = logging.getLogger(__name__)
@@ -92,6 +92,13 @@ def missing(data: dict[str, Any], kind: str) -> str | None:
     if kind == "math":
         good = isinstance(data.get("answer"), str | int | float) and str(data["answer"])
         return None if good else "answer as text or a number"
+    if kind == "reasoning":
+        if not isinstance(data.get("generator"), str) or any(
+            type(data.get(key)) is not int for key in ("seed", "index")
+        ):
+            return "generator as text, and seed and index as whole numbers"
+        why = reasoning.NOT_GRADED.get(data["generator"])
+        return f"another generator than {data['generator']}: {why}" if why else None
     tests, prelude, entry = data.get("tests"), data.get("prelude", ""), data.get("entry")
     if not isinstance(tests, list) or not tests or not all(isinstance(test, str) for test in tests):
         return "tests as a list of Python statements"

@@ -14,9 +14,9 @@ import bough
 from bough.config.groups import ClusterConfig
 from bough.errors import BoughError, InputError
 from bough.rollouts import ray_workers
+from bough.rollouts.collect import Attempt
 from bough.rollouts.ray import connected
 from bough.rollouts.ray_pool import ReadyWorker, WorkerPool
-from bough.rollouts.runner import Attempt
 from tests.blocks import ROOT
 from tests.rollouts.ray.real.clusters import TestCluster
 from tests.rollouts.ray.worlds import Echo, NeedsFile

@@ -16,8 +16,8 @@ import pytest
 from bough.methods.distill import DistillConfig, train_distill
 from bough.methods.grpo import train_grpo
 from bough.online.cluster import VersionedRunner
+from bough.rollouts.collect import Attempt, Images
 from bough.rollouts.ray_pool import Place
-from bough.rollouts.runner import Attempt, Images
 from bough.types import Trajectory
 from tests.online.killed_stream import COMMON, Episodes, check, finished, learnt
 from tests.online.test_online import batch, metrics, settings
