@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from bough.chat.template import MAX_TEMPLATE, ChatTemplate, Encoder, load_template, without_system, without_tools
 from bough.chat.tokenizer import ControlTokens
-from bough.chat.tool_calls import reply_text
 from bough.errors import InputError, RowError
 from bough.models.resolve import resolve
-from bough.types import Message, ToolCall, conversation
-from tests.chat.conftest import END_OF_TURN, FAMILIES, assistant, household, system, template_of, tokenizer_of, user
+from bough.types import Message, ToolCall
+from tests.chat.conftest import END_OF_TURN, FAMILIES, assistant, system, template_of, tokenizer_of, user
 
 SEARCH = {
     "type": "function",
@@ -176,14 +175,6 @@ def test_texts_encode_as_they_would_alone(texts: list[str]):
         assert encoder.encode(text) == tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
-def test_growing_prompts_encode_as_they_would_alone(template: ChatTemplate):
-    start, turns = household(8)
-    encoder = Encoder(template.control)
-    for count in [*range(len(turns)), 2, 5]:
-        text = template.prompt(conversation(start, turns[:count]), [])
-        assert encoder.encode(text) == template.tokenizer(text, add_special_tokens=False)["input_ids"]
-
-
 def test_only_what_is_new_is_encoded():
     tokenizer = template_of("chatml").tokenizer
     control = ControlTokens(tokenizer)
@@ -202,12 +193,6 @@ CALL = Message(role="assistant", content="I look.", tool_calls=[ToolCall(name="s
 
 def result(text: str) -> Message:
     return Message(role="tool", content=text)
-
-
-def test_a_reply_with_tool_calls_is_hermes_text():
-    call = '<tool_call>\n{"name": "search", "arguments": {"word": "été"}}\n</tool_call>'
-    assert reply_text(CALL) == f"I look.\n{call}"
-    assert reply_text(CALL.model_copy(update={"content": ""})) == call
 
 
 def test_neighbouring_results_share_one_user_message():
