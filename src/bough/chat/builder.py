@@ -76,14 +76,19 @@ class CallBuilder:
             turn, number = turns[index], index - len(history)
             if not turn.trained:
                 continue
-            recorded = turn.call if turn.call is not None and self._is_ours(turn.call) else None
+            recorded = turn.call
+            if recorded is not None:
+                # Tokens of another model's tokenizer are built again from the messages.
+                said = self.template.without_end(recorded.completion_ids)
+                known = max([*recorded.prompt_ids, *said], default=0) < len(self.template.tokenizer)
+                recorded = recorded if known and self.template.tokenizer.decode(said) == recorded.text else None
             if recorded is not None and turn.correction is None:
                 length, built = len(recorded.prompt_ids) + len(recorded.completion_ids), Built(number, recorded)
                 if not recorded.completion_ids:
                     built = Built(number, None, "empty_completion", "the recorded call has no completion token")
                 elif self.max_length is not None and length > self.max_length:
-                    said = f"the recorded call is {length} tokens; max_length is {self.max_length}"
-                    built = Built(number, None, "too_long", said)
+                    message = f"the recorded call is {length} tokens; max_length is {self.max_length}"
+                    built = Built(number, None, "too_long", message)
                 yield self._within_context(built)
                 continue
             if turn.prompt is not None:
@@ -133,12 +138,6 @@ class CallBuilder:
             else:
                 low = middle + 1
         return low, prompt(low)
-
-    def _is_ours(self, call: Call) -> bool:
-        """Whether recorded tokens are this tokenizer's; those of another model are rebuilt from the messages."""
-        ids = self.template.without_end(call.completion_ids)
-        known = max([*call.prompt_ids, *ids], default=0) < len(self.template.tokenizer)
-        return known and self.template.tokenizer.decode(ids) == call.text
 
     def _within_context(self, built: Built) -> Built:
         """The call, or why the model cannot read it."""

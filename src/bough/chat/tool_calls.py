@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from pydantic import ValidationError
@@ -299,9 +300,18 @@ BLOCK = re.compile(r"```[ \t]*(?:(?:json|tool_call|tool_code)[ \t]*)?\n(.*?)```"
 
 def read_calls(text: str, names: Collection[str]) -> tuple[ToolCall, ...]:
     """The calls of tools in `names`; none if anything in a block, or in a text of bare JSON, is not such a call."""
-    found = [_fenced_calls(block, names) for block in BLOCK.findall(text) or [text]]
-    calls = [call for block in found if block is not None for call in block]
-    return tuple(calls) if None not in found and len(calls) <= MAX_CALLS else ()
+    calls = []
+    try:
+        for value in chain.from_iterable(_sequence(block.strip()) for block in BLOCK.findall(text) or [text]):
+            if not isinstance(value, dict) or value.get("name") not in names:
+                return ()
+            arguments = value.get("arguments", value.get("parameters", {}))
+            if not isinstance(arguments, dict) or value.keys() - {"name", "arguments", "parameters", *OTHER_KEYS}:
+                return ()
+            calls.append(_checked_call(value["name"], arguments))
+    except (ValueError, RecursionError):  # also MalformedError
+        return ()
+    return tuple(calls) if len(calls) <= MAX_CALLS else ()
 
 
 def split(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCall, ...]]:
@@ -311,19 +321,3 @@ def split(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCall, ...]]
     if not calls:
         return text, ()
     return (thinking + ended + (BLOCK.sub("", spoken) if BLOCK.search(spoken) else "")).rstrip(), calls
-
-
-def _fenced_calls(block: str, names: Collection[str]) -> list[ToolCall] | None:
-    """The calls that a block is made of; None if there is anything else in it."""
-    calls = []
-    try:
-        for value in _sequence(block.strip()):
-            if not isinstance(value, dict) or value.get("name") not in names:
-                return None
-            arguments = value.get("arguments", value.get("parameters", {}))
-            if not isinstance(arguments, dict) or value.keys() - {"name", "arguments", "parameters", *OTHER_KEYS}:
-                return None
-            calls.append(_checked_call(value["name"], arguments))
-    except (ValueError, RecursionError):  # also MalformedError
-        return None
-    return calls

@@ -134,20 +134,14 @@ def _reduced(config: Any, layers: list[int]) -> Any:
         _cut_layers(part, part_layers)
         _cut_sizes(part, before)
         if overrides:
-            part.per_layer_config = {
-                new: {name: _overridden(part, before, name, value) for name, value in overrides[str(old)].items()}
-                for new, old in enumerate(part_layers)
-                if str(old) in overrides
-            }
+            kept = {new: dict(overrides[str(old)]) for new, old in enumerate(part_layers) if str(old) in overrides}
+            for own in kept.values():
+                for name, value in own.items():
+                    small: Any = getattr(part, name, None)
+                    if _whole(value) and _whole(small):  # still larger or smaller than that of the other layers
+                        own[name] = small * 2 if value > getattr(before, name) else max(1, small // 2)
+            part.per_layer_config = kept
     return config
-
-
-def _overridden(config: Any, before: Any, name: str, value: Any) -> Any:
-    """A setting that one layer has for itself: still larger or smaller than that of the others."""
-    small: Any = getattr(config, name, None)
-    if not _whole(value) or not _whole(small):
-        return value
-    return small * 2 if value > getattr(before, name) else max(1, small // 2)
 
 
 def _parts(config: Any) -> Iterator[Any]:
