@@ -177,11 +177,7 @@ def join(rows: Sequence[TreeRow | PlainRow], *, align: int = 1) -> Joined:
     The trees begin at multiples of `align`, with padding between them that no other token sees.
     """
     trees = [row for row in rows if isinstance(row, TreeRow)]
-    if len(trees) == len(rows):
-        return _join_trees(trees, align)
-    plain = [row for row in rows if isinstance(row, PlainRow)]
-    assert len(plain) == len(rows), "trees and plain rows cannot be computed together"
-    return _join_lines(plain)
+    return _join_trees(trees, align) if trees else _join_lines([row for row in rows if isinstance(row, PlainRow)])
 
 
 def _join_trees(rows: list[TreeRow], align: int) -> Joined:
