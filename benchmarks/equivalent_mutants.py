@@ -55,8 +55,8 @@ EQUIVALENT = {
     "before_first = next((i for i in range(last, -(0), -1) if clusters[i] != clusters[0]), None)": (
         "the first does not differ from itself"
     ),
-    "decay_1LH = (A_H) * dt_1LH.float()": PROMOTED,
-    "decay_1LH = A_H.float() * (dt_1LH)": PROMOTED,
+    "decay = (A) * dt.float()": PROMOTED,
+    "decay = A.float() * (dt)": PROMOTED,
     "return (zip(*(torch.split_with_sizes(each_L, sizes) for each_L in ordered), strict=True))": "it is read once",
     "for i in range((0), len(lengths) + 1):": "the first segment is not shorter than itself",
     "return None if (states is None and self.parents_S is None) else states[self.parents_S]": (
@@ -88,7 +88,7 @@ EQUIVALENT = {
     ): "any negative number says that there is no parent",
     "inputs = [each[(-1)] for each in (query, key, value, g, beta)]": ONE_ROW,
     "return branching.scan([each[(-1)] for each in (hidden_states, dt, B, C)], step)[None]": ONE_ROW,
-    "output_1LHP = branching.linear_scan([each[(-1)] for each in (q, k, v, decay_1LH)], step)[None]": ONE_ROW,
+    "output = branching.linear_scan([each[(-1)] for each in (q, k, v, decay)], packed)[None]": ONE_ROW,
     "outputs.append(output[(-1)])": ONE_ROW,
     "denominator=(sum((len(call.completion_ids) for call in calls))),": NUMBER,
     "return (differs.argmax())": NUMBER,

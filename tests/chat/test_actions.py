@@ -32,10 +32,12 @@ def test_a_reply_that_is_too_long_is_refused_with_a_sentence(parse: Callable[[st
         parse("a" * (MAX_REPLY + 1))
 
 
-def test_lines_with_calls_are_limited_in_number():
+def test_two_actions_are_malformed_and_lines_with_calls_limited_in_number():
+    with pytest.raises(MalformedError, match="2 actions; take one at a time"):
+        parse_command("action: WAIT()\naction: WAIT()")
     with pytest.raises(MalformedError, match="That is 100 actions"):
         parse_function("f(1)\n" * MAX_CALLS)
-    with pytest.raises(MalformedError, match="more than 100 lines with calls"):
+    with pytest.raises(MalformedError, match="more than 100 calls"):
         parse_function("f(1)\n" * (MAX_CALLS + 1))
 
 
@@ -83,12 +85,6 @@ def test_what_is_no_call_is_malformed(reply):
         parse_function(reply)
 
 
-def test_two_actions_are_malformed():
-    for parse, two in ((parse_function, "click('1')\nclick('2')"), (parse_command, "action: WAIT()\naction: WAIT()")):
-        with pytest.raises(MalformedError, match="2 actions; take one at a time"):
-            parse(two)
-
-
 def test_a_written_function_reads_back():
     call = ToolCall(name="fill", arguments={"0": "3", "text": "a 'b' \"c\"\né"})
     reply = write(function_text(call), "Because.")
@@ -125,16 +121,17 @@ def test_case_quotes_and_fences_do_not_matter(reply):
     assert said.action == 'CLICK(selector="#a")' and said.calls[0].name == "click"
 
 
-@pytest.mark.parametrize("reply", ["", "thought: only", "CLICK(selector='#a')", "the action: is CLICK()"])
-def test_a_reply_without_an_action_line_is_malformed(reply):
-    with pytest.raises(MalformedError, match="no action"):
+COMMANDLESS = ["", "thought: only", "CLICK(selector='#a')", "the action: is CLICK()"]
+WRONG = ["", "click the button", "CLICK(selector=#a)", "CLICK('a', b)", "CLICK(x"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [*((reply, "no action") for reply in COMMANDLESS), *((f"action: {each}", "is not a command") for each in WRONG)],
+)
+def test_a_reply_without_a_command_is_malformed(reply: str, said: str):
+    with pytest.raises(MalformedError, match=said):
         parse_command(reply)
-
-
-@pytest.mark.parametrize("written", ["", "click the button", "CLICK(selector=#a)", "CLICK('a', b)", "CLICK(x"])
-def test_an_action_that_is_no_command_is_malformed(written):
-    with pytest.raises(MalformedError, match="is not a command"):
-        parse_command(f"thought: x\naction: {written}")
 
 
 def test_a_written_command_reads_back():

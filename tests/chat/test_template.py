@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from bough.chat.template import MAX_TEMPLATE, ChatTemplate, Encoder, load_template, without_system, without_tools
 from bough.chat.tokenizer import ControlTokens
-from bough.chat.tool_calls import reply_text
 from bough.errors import InputError, RowError
 from bough.models.resolve import resolve
-from bough.types import Message, ToolCall, conversation
-from tests.chat.conftest import END_OF_TURN, FAMILIES, assistant, household, system, template_of, tokenizer_of, user
+from bough.types import Message, ToolCall
+from tests.chat.conftest import END_OF_TURN, FAMILIES, assistant, system, template_of, tokenizer_of, user
 
 SEARCH = {
     "type": "function",
@@ -81,15 +80,10 @@ def test_tool_calls_and_reasoning_are_written_as_the_template_does(templates: di
 @pytest.mark.parametrize("name", ["chatml", "llama3", "gemma"])
 def test_a_template_without_tools_speaks_hermes(name: str, templates: dict[str, ChatTemplate]):
     template = templates[name]
-    messages = [
-        user("Find it"),
-        calling("I search."),
-        Message(role="tool", content="a branch", tool_call_id="abcdefghi"),
-    ]
-    prompt = template.prompt(messages, [SEARCH])
-    assert '"name": "search"' in prompt
-    assert HERMES in prompt
-    assert "<tool_response>\na branch\n</tool_response>" in prompt
+    found = Message(role="tool", content="a branch", tool_call_id="abcdefghi")
+    prompt = template.prompt([user("Find it"), calling("I search."), found], [SEARCH])
+    expected = ['"name": "search"', HERMES, "<tool_response>\na branch\n</tool_response>"]
+    assert all(text in prompt for text in expected)
 
 
 def test_a_system_message_goes_to_the_user_where_the_template_has_none(templates: dict[str, ChatTemplate]):
@@ -140,16 +134,10 @@ def test_a_hint_is_said_only_while_its_message_is_the_newest(template: ChatTempl
     assert "Where to?" in later and "AVAILABLE" not in later
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{% for",
-        "{{ 1 / 0 }}",
-        "{{ raise_exception('no') }}",
-        "{{ messages.x.y }}",
-        "{% for i in range(10**9) %}{% endfor %}",
-    ],
-)
+FAULTY = ["{% for", "{{ 1 / 0 }}", "{{ raise_exception('no') }}", "{{ messages.x.y }}"]
+
+
+@pytest.mark.parametrize("text", [*FAULTY, "{% for i in range(10**9) %}{% endfor %}"])
 def test_a_faulty_template_is_named_with_what_is_wrong(tmp_path: Path, text: str):
     (tmp_path / "a.jinja").write_text(text)
     with pytest.raises(InputError, match=r"^tiny: the chat template cannot be used: "):
@@ -176,14 +164,6 @@ def test_texts_encode_as_they_would_alone(texts: list[str]):
         assert encoder.encode(text) == tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
-def test_growing_prompts_encode_as_they_would_alone(template: ChatTemplate):
-    start, turns = household(8)
-    encoder = Encoder(template.control)
-    for count in [*range(len(turns)), 2, 5]:
-        text = template.prompt(conversation(start, turns[:count]), [])
-        assert encoder.encode(text) == template.tokenizer(text, add_special_tokens=False)["input_ids"]
-
-
 def test_only_what_is_new_is_encoded():
     tokenizer = template_of("chatml").tokenizer
     control = ControlTokens(tokenizer)
@@ -204,32 +184,17 @@ def result(text: str) -> Message:
     return Message(role="tool", content=text)
 
 
-def test_a_reply_with_tool_calls_is_hermes_text():
-    call = '<tool_call>\n{"name": "search", "arguments": {"word": "été"}}\n</tool_call>'
-    assert reply_text(CALL) == f"I look.\n{call}"
-    assert reply_text(CALL.model_copy(update={"content": ""})) == call
-
-
 def test_neighbouring_results_share_one_user_message():
-    messages = [
-        Message(role="user", content="Hi"),
-        CALL,
-        result("one"),
-        result("two"),
-        Message(role="user", content="And?"),
-    ]
-    spoken = without_tools(messages, [])
+    spoken = without_tools([user("Hi"), CALL, result("one"), result("two"), user("And?")], [])
     assert [message.role for message in spoken] == ["user", "assistant", "user", "user"]
     assert spoken[2].content == "<tool_response>\none\n</tool_response>\n<tool_response>\ntwo\n</tool_response>"
 
 
 def test_signatures_join_the_system_message_or_become_one():
-    with_system = without_tools(
-        [Message(role="system", content="Be brief."), Message(role="user", content="Hi")], [SEARCH]
-    )
+    with_system = without_tools([system("Be brief."), user("Hi")], [SEARCH])
     assert with_system[0].content.startswith("Be brief.\n\n# Tools")
     assert '"name": "search"' in with_system[0].content
-    without = without_tools([Message(role="user", content="Hi")], [SEARCH])
+    without = without_tools([user("Hi")], [SEARCH])
     assert [message.role for message in without] == ["system", "user"]
 
 

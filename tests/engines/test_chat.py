@@ -93,8 +93,8 @@ def test_every_end_of_sequence_token_of_the_model_ends_a_reply(template):
     assert answers[0].call.text == answers[0].message.content == "open the door"
     first, second = (asked[1] for asked in tokens.asked)
     assert second[: len(first) + len(said) + 1] == [*first, *said, template.end_of_turn_id]
-    builder = CallBuilder(both, max_length=None, stride=0.5, context=None)
-    assert builder._is_ours(answers[0].call)
+    (built,) = CallBuilder(both).build([user("Hello")], [Turn(reply=answers[0].message, call=answers[0].call)], [])
+    assert built.call is answers[0].call
 
 
 async def test_a_history_that_was_rewritten_is_encoded_as_it_now_reads(template):

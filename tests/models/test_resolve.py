@@ -111,10 +111,7 @@ def test_a_hub_that_cannot_be_reached_is_tried_once(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://hub.invalid")
     monkeypatch.setattr("huggingface_hub.get_session", Session)
     for load in (load_tokenizer, load_outline, load_tokenizer):
-        with pytest.raises(
-            InputError,
-            match=r"no such folder here, it is not in the local hub cache and the hub \(http://hub\.invalid\)",
-        ):
+        with pytest.raises(InputError, match=r"not in the local hub cache and the hub \(http://hub\.invalid\)"):
             load("no-such-org/no-such-model")
     assert asked == ["http://hub.invalid"]
 

@@ -35,15 +35,3 @@ def test_transformers_knows_that_they_are_installed(users: list[Any]):
     generation, detection = users
     assert transformers.utils.is_sklearn_available() and generation.is_sklearn_available()
     assert transformers.utils.is_scipy_available() and detection.is_scipy_available()
-
-
-def test_what_transformers_imported_before_stays_as_it_is(users: list[Any], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(users[0], "roc_curve", None)
-    scikit_learn.import_later(models=True)
-    assert users[0].roc_curve is None
-
-
-def test_a_version_of_transformers_without_the_module_is_left_alone(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(scikit_learn, "MODELS", ("transformers.loss.nowhere", *scikit_learn.MODELS[1:]))
-    scikit_learn.import_later(models=True)
-    assert transformers.utils.is_scipy_available()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import socket
 import subprocess
@@ -100,3 +101,26 @@ def test_a_full_disk_is_noticed_before_anything_is_fetched(cache, monkeypatch):
     with pytest.raises(BoughError, match=r"needs 800 MB of disk and .* has 799 MB left"):
         resolve.smollm2_folder()
     assert models_in(cache) == []
+
+
+def test_the_folder_holds_a_model_and_nothing_of_its_making(smollm2_folder):
+    assert {path.name for path in smollm2_folder.iterdir()} == {
+        "chat_template.jinja",
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+
+
+def test_a_reply_ends_at_the_end_of_turn_mark_which_also_pads(smollm2_folder):
+    generation = json.loads((smollm2_folder / "generation_config.json").read_text())
+    config = json.loads((smollm2_folder / "config.json").read_text())
+    tokenizer = load_tokenizer("smollm2")
+    assert tokenizer.convert_ids_to_tokens(2) == "<|im_end|>"
+    for pad_and_eos in (generation, config):
+        assert (pad_and_eos["eos_token_id"], pad_and_eos["pad_token_id"]) == (2, 2)
+    assert (tokenizer.eos_token_id, tokenizer.pad_token_id) == (2, 2)
+    assert config["dtype"] == "float32" and config["tie_word_embeddings"] and "quantization_config" not in config
+    assert tokenizer.model_max_length == config["max_position_embeddings"] == 8192

@@ -135,23 +135,16 @@ def test_what_cannot_be_a_member_is_refused_and_changes_nothing(
     assert list(population.members) == ["m1", "m10"] == list(population.policy.model.peft_config)
 
 
-def test_a_layer_that_does_not_read_the_whole_row_is_refused(population: Population):
-    """As the experts of a mixture do: which tokens are whose is not known there."""
-    layer = adapted_layers(population.policy.model)[0]
-    population.lora.segments = [AdaptedSegment("m1", 0, 8)]
-    with pytest.raises(InputError, match="reads 5 tokens of a row of 8"):
-        layer(torch.zeros(5, layer.in_features))
-
-
-def test_the_padding_of_a_long_row_is_read_with_its_last_member(population: Population):
-    """FlexAttention reads whole blocks."""
+def test_padding_is_read_with_the_last_member_and_a_layer_that_reads_other_tokens_is_refused(population: Population):
+    """FlexAttention reads whole blocks. Experts read routed tokens: which are whose is not known there."""
     layer, last = adapted_layers(population.policy.model)[0], 4200
     end = padded(last, few=False)
     assert end > last
     population.lora.segments = [AdaptedSegment("m1", 0, last)]
     assert len(layer(torch.zeros(end, layer.in_features))) == end
-    with pytest.raises(InputError, match="the model routes tokens"):
-        layer(torch.zeros(end + 1, layer.in_features))
+    for count in (last - 1, end + 1):
+        with pytest.raises(InputError, match=f"reads {count} tokens of a row of 4200: the model routes tokens"):
+            layer(torch.zeros(count, layer.in_features))
 
 
 def test_grouped_products_equal_the_loop(population: Population):
@@ -160,11 +153,8 @@ def test_grouped_products_equal_the_loop(population: Population):
     layer = next(one for one in layers if "m10" in one.lora_A)
     x = torch.randn(1, 32, layer.in_features, requires_grad=True)
     slope = torch.randn(1, 32, layer.out_features)
-    population.lora.segments = [
-        AdaptedSegment("m10", 0, 8),
-        AdaptedSegment(None, 8, 16),
-        AdaptedSegment("m1", 16, 24),
-    ]
+    places = [("m10", 0, 8), (None, 8, 16), ("m1", 16, 24)]
+    population.lora.segments = [AdaptedSegment(*place) for place in places]
     results = []
     for grouped in (False, True):
         population.lora.grouped = grouped

@@ -39,15 +39,11 @@ def test_it_is_what_is_free_and_within_the_part_of_this_process(
     assert unused_bytes(GPU) == expected * GIB
 
 
-def test_processes_of_a_run_share_what_is_free(monkeypatch: pytest.MonkeyPatch):
+def test_processes_share_what_is_free_and_a_fraction_is_of_the_whole_gpu(monkeypatch: pytest.MonkeyPatch):
     pretend(monkeypatch, free=60)
     assert unused_bytes(GPU, processes=4) == 15 * GIB
-
-
-def test_a_fraction_is_of_the_whole_gpu(monkeypatch: pytest.MonkeyPatch):
     pretend(monkeypatch, free=60, part=0.25)
-    assert unused_fraction(GPU) == 0.25
-    assert unused_fraction(GPU, keep=4 * GIB) == 0.2
+    assert unused_fraction(GPU) == 0.25 and unused_fraction(GPU, keep=4 * GIB) == 0.2
 
 
 class StubbornError(Exception):
@@ -55,17 +51,14 @@ class StubbornError(Exception):
         super().__init__(f"{what} {number}")
 
 
-class RoomError(BoughError):
+class RoomError(StubbornError, BoughError):
     exit_code = 7
-
-    def __init__(self, number: int, what: str) -> None:
-        super().__init__(f"{what} {number}")
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        InputError("these settings:", ["a", "b"], hint="c"),
+        InputError("settings:", ["a", "b"], hint="c"),
         PausedError("paused"),
         KeyboardInterrupt(),
         OSError(28, "full"),
@@ -77,15 +70,10 @@ def test_an_error_arrives_as_it_is(error: BaseException):
     assert type(received) is type(error) and str(received) == str(error)
 
 
-def test_an_error_that_cannot_be_pickled_arrives_as_its_text():
-    _, received = pickle.loads(packed_error(StubbornError(3, "room")))
-    assert type(received) is BoughError and str(received) == "StubbornError: room 3"
-
-
-def test_one_of_ours_keeps_its_words_and_its_exit_code():
-    _, received = pickle.loads(packed_error(RoomError(3, "room")))
-    assert isinstance(received, BoughError)
-    assert (str(received), received.exit_code) == ("room 3", 7)
+@pytest.mark.parametrize(("kind", "said"), [(StubbornError, ("StubbornError: room 3", 1)), (RoomError, ("room 3", 7))])
+def test_an_error_that_cannot_be_pickled_arrives_as_its_text(kind: type[Exception], said: tuple[str, int]):
+    _, received = pickle.loads(packed_error(kind(3, "room")))
+    assert type(received) is BoughError and (str(received), received.exit_code) == said
 
 
 @pytest.fixture

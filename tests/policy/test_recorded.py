@@ -209,22 +209,6 @@ def test_recorded_passes_without_gradient_follow_the_weights_and_the_reference_d
 
 
 @on_gpu
-def test_rows_that_the_memory_has_no_room_for_are_not_recorded(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    policy = policy_of("all weights")
-    policy.row_reader.record()
-    row = policy.rows(calls(0))[0]
-    with monkeypatch.context() as patch:
-        patch.setattr(torch.cuda, "mem_get_info", lambda _: (0, 1))
-        for _ in range(3):
-            torch.cat(policy(row).logprobs).sum().backward()
-    reads = policy.row_reader.recorded
-    assert reads and not reads.recordings and reads.limit == 767
-    assert [message.partition(":")[0] for message in caplog.messages] == ["Out of GPU memory"]
-
-
-@on_gpu
 def test_rows_that_are_read_before_the_backward_pass_of_another_are_refused():
     policy = policy_of("adapter")
     policy.row_reader.record()

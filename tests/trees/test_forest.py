@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bough.trees.pack import Segment, join, plain_row, plain_rows, shared_lines, shared_trees, tree_row, tree_rows
+from bough.trees.pack import join, plain_row, plain_rows, shared_lines, shared_trees, tree_row, tree_rows
 from bough.types import Call
 
 
@@ -33,19 +33,19 @@ def test_owners_share_a_row_and_no_tokens():
 def test_joined_trees_keep_their_attention_and_their_answers(align: int):
     rows = [tree_row(calls, list(range(len(calls)))) for calls in CALLS.values()]
     joined, segments = join(rows, align=align)
-    assert [segment.start % align for segment in segments] == [0, 0]
-    assert segments[0].stop == segments[1].start and segments[1].stop == len(joined.tree)
+    assert [start % align for start, _ in segments] == [0, 0]
+    assert segments[0][1] == segments[1][0] and segments[1][1] == len(joined.tree)
     node = np.arange(len(joined.tree))
     sees = (node[None, :] <= node[:, None]) & (node[:, None] < joined.tree.end[None, :])
-    for row, segment in zip(rows, segments, strict=True):
-        inside = slice(segment.start, segment.start + len(row.tree))
+    for row, (start, _) in zip(rows, segments, strict=True):
+        inside = slice(start, start + len(row.tree))
         own = np.arange(len(row.tree))
         expected = (own[None, :] <= own[:, None]) & (own[:, None] < row.tree.end[None, :])
         assert (sees[inside, inside] == expected).all()
         assert sees[inside].sum() == expected.sum() and sees[:, inside].sum() == expected.sum()
         assert (joined.tree.token[inside] == row.tree.token).all()
         assert (joined.tree.position[inside] == row.tree.position).all()
-    padding = [n for s, row in zip(segments, rows, strict=True) for n in range(s.start + len(row.tree), s.stop)]
+    padding = [n for (start, stop), row in zip(segments, rows, strict=True) for n in range(start + len(row.tree), stop)]
     assert (joined.tree.end[padding] == np.array(padding) + 1).all() and (joined.tree.parent[padding] == -1).all()
     check_answers(joined.tree.token, joined)
 
@@ -54,7 +54,7 @@ def test_joined_lines_are_padded_to_the_longest():
     rows = [plain_row(calls, list(range(len(calls)))) for calls in CALLS.values()]
     joined, segments = join(rows)
     assert joined.tokens.shape == (5, 9)
-    assert segments == [Segment(0, 27), Segment(27, 45)]
+    assert segments == [(0, 27), (27, 45)]
     check_answers(joined.tokens.ravel(), joined)
 
 

@@ -13,9 +13,6 @@ from torch import nn
 
 from bough.policy.policy import Policy
 from bough.trees import mixers
-from bough.trees import mixers as delta_net
-from bough.trees import mixers as kernels
-from bough.trees import mixers as mamba2
 from bough.trees import recurrent as recurrent_module
 from bough.trees.mixers import (
     DELTA_RULE,
@@ -206,8 +203,7 @@ def test_kernels_are_given_segments_without_padding(family, name, few_levels, mo
     offered = [kernel] if name == KIMI_DELTA_RULE else [kernel, with_gates_per_channel(kernel_per_channel)]
     for each in offered:
         asked = set()
-        for module in (delta_net, mamba2):
-            monkeypatch.setattr(module, "fla_kernel", lambda name, _, each=each, asked=asked: asked.add(name) or each)
+        monkeypatch.setattr(mixers, "fla_kernel", lambda name, _, each=each, asked=asked: asked.add(name) or each)
         found = values_and_gradient(policy, DEEP)
         assert asked == {name}
         assert distance(found[0], expected[0]) < 5e-5
@@ -222,7 +218,7 @@ def test_plain_rows_are_trained_with_another_kernel_where_fla_refuses_its_own(mo
     monkeypatch.setattr(mixers, "head_gates_refused", lambda: True)
     asked = []
     per_channel = with_gates_per_channel(kernel_per_channel)
-    monkeypatch.setattr(delta_net, "fla_kernel", lambda name, _: asked.append(name) or per_channel)
+    monkeypatch.setattr(mixers, "fla_kernel", lambda name, _: asked.append(name) or per_channel)
     found = values_and_gradient(policy, EPISODE, share=False)
     assert set(asked) == {DELTA_RULE}
     assert distance(found[0], expected[0]) < 5e-5
@@ -236,9 +232,9 @@ def test_plain_rows_are_trained_with_another_kernel_where_fla_refuses_its_own(mo
 @pytest.mark.parametrize("refused", [False, True])
 def test_kernels_with_a_gate_per_head_are_replaced_where_they_are_refused(refused, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda _: True))
-    monkeypatch.setattr(kernels, "head_gates_refused", lambda: refused)
+    monkeypatch.setattr(mixers, "head_gates_refused", lambda: refused)
     imported = []
-    monkeypatch.setattr(kernels, "_imported", lambda name: imported.append(name) or kernel)
+    monkeypatch.setattr(mixers, "_imported", lambda name: imported.append(name) or kernel)
     for name in (DELTA_RULE, LINEAR_ATTENTION, KIMI_DELTA_RULE):
         assert (fla_kernel(name, torch.zeros(1)) is kernel) == (not refused or name == KIMI_DELTA_RULE)
     used = [KIMI_DELTA_RULE, "gla.chunk_gla"] if refused else [DELTA_RULE, LINEAR_ATTENTION]
@@ -259,11 +255,11 @@ def test_short_segments_are_computed_in_short_chunks(length, chunk):
         return x, x[:, 0]
 
     x, gate = torch.rand(1, length, 2, 3), torch.rand(1, length, 2)
-    found, _ = delta_net.tree_delta_rule(branching, rule, x, x, x, gate, gate)
+    found, _ = mixers.tree_delta_rule(branching, rule, x, x, x, gate, gate)
     assert torch.equal(found, x)
     options = {"output_final_state": True, "use_qk_l2norm_in_kernel": False, "chunk_size": chunk}
     assert asked.pop() == (None, options)
-    found = mamba2.tree_scan(branching, scan, x, gate - 0.5, torch.ones(2), x, x, chunk_size=64)
+    found = mixers.tree_scan(branching, scan, x, gate - 0.5, torch.ones(2), x, x, chunk_size=64)
     assert torch.equal(found, x)
     dt, options = asked.pop()
     assert torch.equal(dt, (gate - 0.5).clamp(min=0)), "time steps are given, and at least 0"

@@ -8,11 +8,8 @@ from bough.trees.pack import first_fit, plain_rows, tree_rows
 from tests.trees.samples import call, call_sets
 
 
-def test_first_fit_fills_the_gaps_of_large_parts_with_small_ones():
+def test_first_fit_fills_gaps_with_small_parts_and_a_part_over_the_budget_has_a_row_to_itself():
     assert first_fit([2, 7, 3, 8], budget=10) == [[3, 0], [1, 2]]
-
-
-def test_a_part_over_the_budget_has_a_row_to_itself():
     assert first_fit([12, 1, 2], budget=10) == [[0], [2, 1]]
 
 

@@ -49,9 +49,7 @@ def parse_function(reply: str) -> ParsedReply:
             continue
         tried += 1
         if tried > MAX_CALLS:
-            raise MalformedError(
-                f"That is more than {MAX_CALLS} lines with calls; take one action at a time. {FUNCTION_PROMPT}"
-            )
+            raise MalformedError(f"That is more than {MAX_CALLS} calls; take one action at a time. {FUNCTION_PROMPT}")
         if (call := read_call(bare)) is not None:
             found.append((number, call))
     number, call = _only(found, FUNCTION_PROMPT)
@@ -140,11 +138,8 @@ def write_command(action: str, thought: str = "") -> str:
 
 def command_text(call: ToolCall) -> str:
     """A call as a command: an upper-case name, arguments in double quotes."""
-    words = [
-        text if key.isdecimal() else f"{key}={text}"
-        for key, value in call.arguments.items()
-        for text in [json.dumps(value, ensure_ascii=False)]
-    ]
+    texts = {key: json.dumps(value, ensure_ascii=False) for key, value in call.arguments.items()}
+    words = [text if key.isdecimal() else f"{key}={text}" for key, text in texts.items()]
     return f"{call.name.upper()}({', '.join(words)})"
 
 

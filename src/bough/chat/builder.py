@@ -73,17 +73,28 @@ class CallBuilder:
         turns = history + turns
         first = 0
         for index in range(len(history), len(turns)):
-            turn = turns[index]
+            turn, number = turns[index], index - len(history)
             if not turn.trained:
                 continue
-            recorded = turn.call if turn.call is not None and self._is_ours(turn.call) else None
+            recorded = turn.call
+            if recorded is not None:
+                # Tokens of another model's tokenizer are built again from the messages.
+                said = self.template.without_end(recorded.completion_ids)
+                known = max([*recorded.prompt_ids, *said], default=0) < len(self.template.tokenizer)
+                recorded = recorded if known and self.template.tokenizer.decode(said) == recorded.text else None
             if recorded is not None and turn.correction is None:
-                yield self._within_context(self._recorded(index - len(history), recorded))
+                length, built = len(recorded.prompt_ids) + len(recorded.completion_ids), Built(number, recorded)
+                if not recorded.completion_ids:
+                    built = Built(number, None, "empty_completion", "the recorded call has no completion token")
+                elif self.max_length is not None and length > self.max_length:
+                    message = f"the recorded call is {length} tokens; max_length is {self.max_length}"
+                    built = Built(number, None, "too_long", message)
+                yield self._within_context(built)
                 continue
             if turn.prompt is not None:
                 alone = turn.model_copy(update={"prompt": None})
                 [built] = self.build(turn.prompt, [alone], tools if turn.tools is None else turn.tools)
-                yield replace(built, turn=index - len(history))
+                yield replace(built, turn=number)
                 continue
             try:
                 reply = turn.correction or turn.reply
@@ -97,10 +108,10 @@ class CallBuilder:
                 else:
                     first, prompt = self._prompt(start, turns, first, index, tools, len(completion))
             except RowError as error:
-                yield Built(index - len(history), None, error.reason, str(error))
+                yield Built(number, None, error.reason, str(error))
                 continue
             call = Call(prompt_ids=prompt, completion_ids=completion, text=plain(text))
-            yield self._within_context(Built(index - len(history), call, dropped_steps=first))
+            yield self._within_context(Built(number, call, dropped_steps=first))
 
     def _prompt(
         self, start: list[Message], turns: list[Turn], first: int, index: int, tools: list[dict[str, Any]], answer: int
@@ -116,10 +127,8 @@ class CallBuilder:
             return first, ids
         bare = prompt(index)
         if len(bare) + answer > self.max_length:
-            raise RowError(
-                "too_long",
-                f"start and reply alone are {len(bare) + answer} tokens; max_length is {self.max_length}",
-            )
+            said = f"start and reply alone are {len(bare) + answer} tokens; max_length is {self.max_length}"
+            raise RowError("too_long", said)
         room = max(self.max_length * (1 - self.stride), len(bare) + answer)
         low, high = first + 1, index
         while low < high:
@@ -129,23 +138,6 @@ class CallBuilder:
             else:
                 low = middle + 1
         return low, prompt(low)
-
-    def _is_ours(self, call: Call) -> bool:
-        """Whether recorded tokens are this tokenizer's; those of another model are rebuilt from the messages."""
-        ids = self.template.without_end(call.completion_ids)
-        size = len(self.template.tokenizer)
-        known = all(token < size for token in call.prompt_ids) and all(token < size for token in ids)
-        return known and self.template.tokenizer.decode(ids) == call.text
-
-    def _recorded(self, index: int, call: Call) -> Built:
-        length = len(call.prompt_ids) + len(call.completion_ids)
-        if not call.completion_ids:
-            return Built(index, None, "empty_completion", "the recorded call has no completion token")
-        if self.max_length is not None and length > self.max_length:
-            return Built(
-                index, None, "too_long", f"the recorded call is {length} tokens; max_length is {self.max_length}"
-            )
-        return Built(index, call)
 
     def _within_context(self, built: Built) -> Built:
         """The call, or why the model cannot read it."""

@@ -18,7 +18,7 @@ from bough.data.reader import Place, Problems, Reader, SourceConfig
 from bough.data.trl import LABEL
 from bough.errors import InputError
 from bough.ledger import Ledger, plural
-from bough.types import Call, Group, Message, Pair, Trajectory, Turn, conversation
+from bough.types import Call, Group, Pair, Trajectory, Turn, conversation
 
 
 class DoctorConfig(ReportConfig):
@@ -72,7 +72,12 @@ class Diagnosis:
         self.rows.keep()
         calls: list[Call] = []
         spelled: str | None = None
-        for start, turns, tools in _units(sample):
+        if isinstance(sample, Pair):
+            units = [(sample.start, turns, sample.tools) for turns in (sample.chosen, sample.rejected)]
+        else:
+            attempts = sample.attempts if isinstance(sample, Group) else [sample]
+            units = [(attempt.start, attempt.turns, attempt.tools) for attempt in attempts]
+        for start, turns, tools in units:
             control = self.builder.template.control
             spelled = spelled or next(control.found(conversation(start, turns), tools), None)
             built = list(self.builder.build(start, turns, tools))
@@ -199,14 +204,3 @@ def tree_size(calls: list[Call]) -> int:
     sequences = sorted(call.prompt_ids + call.completion_ids for call in calls)
     shared = sum(common_prefix(left, right) for left, right in pairwise(sequences))
     return sum(map(len, sequences)) - shared
-
-
-def _units(sample: Sample) -> Iterator[tuple[list[Message], list[Turn], list[dict[str, Any]]]]:
-    """What is played from one start: its messages, its turns and its tools."""
-    if isinstance(sample, Group):
-        yield from ((attempt.start, attempt.turns, attempt.tools) for attempt in sample.attempts)
-    elif isinstance(sample, Pair):
-        yield sample.start, sample.chosen, sample.tools
-        yield sample.start, sample.rejected, sample.tools
-    else:
-        yield sample.start, sample.turns, sample.tools

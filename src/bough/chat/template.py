@@ -20,7 +20,7 @@ from typing import Any
 from bough.chat.tokenizer import ControlTokens, any_of, plain
 from bough.chat.tool_calls import CallForm, form_of, reply_text
 from bough.data.bough import common_prefix
-from bough.errors import InputError, RowError
+from bough.errors import InputError, RowError, first_line
 from bough.files import read_small
 from bough.types import Message, ToolCall
 
@@ -47,7 +47,19 @@ class ChatTemplate:
                 f"{name} has no chat template, so messages cannot become tokens; "
                 "take its instruct version, or give a Jinja file with --chat-template"
             )
-        self.end_of_turn_id: int = self._find_end_of_turn()
+        try:
+            whole = self._render([USER, {"role": "assistant", "content": MARK}])
+        except Exception as error:  # a template breaks in whatever way it likes
+            raise InputError(f"{name}: the chat template cannot be used: {first_line(error)}") from None
+        if MARK not in whole:
+            raise InputError(f"{name}: the chat template does not render an assistant message")
+        ids = tokenizer(whole.partition(MARK)[2].lstrip(), add_special_tokens=False)["input_ids"]
+        if not ids or ids[0] not in tokenizer.added_tokens_decoder:
+            raise InputError(
+                f"{name}: the chat template puts no end-of-turn token after an assistant message, "
+                "so a model trained with it never learns to stop; give a corrected Jinja file with --chat-template"
+            )
+        self.end_of_turn_id = int(ids[0])
         # Models end some replies with another token than the template does: Llama 3 a tool call, for example.
         self.stop_ids: list[int] = list(dict.fromkeys([self.end_of_turn_id, *end_ids]))
         self.end_of_turn: str = tokenizer.convert_ids_to_tokens(self.end_of_turn_id)
@@ -70,9 +82,8 @@ class ChatTemplate:
         prompt = self.prompt(messages, tools)
         whole = self._render_or_refuse([*with_hint(messages), reply], tools)
         if not whole.startswith(prompt):
-            raise RowError(
-                "template_refused", "the template rewrites the prompt once the reply with its tool calls follows"
-            )
+            said = "the template rewrites the prompt once the reply with its tool calls follows"
+            raise RowError("template_refused", said)
         text = whole[len(prompt) :].rpartition(self.end_of_turn)[0]
         return text if reply.reasoning else text.removeprefix(self.opening)
 
@@ -86,9 +97,8 @@ class ChatTemplate:
         there by whoever made the data, and training on it teaches not to stop.
         """
         if self.end_of_turn in plain(text):
-            raise RowError(
-                "end_of_turn_inside", f"the text of the reply contains the end-of-turn token {self.end_of_turn}"
-            )
+            said = f"the text of the reply contains the end-of-turn token {self.end_of_turn}"
+            raise RowError("end_of_turn_inside", said)
         return [*self.control.encode(text), self.end_of_turn_id]
 
     def without_end(self, ids: list[int]) -> list[int]:
@@ -149,22 +159,6 @@ class ChatTemplate:
         if not self.knows_system:
             messages = without_system(messages)
         return [_spoken(message) for message in messages], tools or None
-
-    def _find_end_of_turn(self) -> int:
-        try:
-            whole = self._render([USER, {"role": "assistant", "content": MARK}])
-        except Exception as error:  # a template breaks in whatever way it likes
-            said = str(error).partition("\n")[0] or type(error).__name__
-            raise InputError(f"{self.name}: the chat template cannot be used: {said}") from None
-        if MARK not in whole:
-            raise InputError(f"{self.name}: the chat template does not render an assistant message")
-        ids = self.tokenizer(whole.partition(MARK)[2].lstrip(), add_special_tokens=False)["input_ids"]
-        if not ids or ids[0] not in self.tokenizer.added_tokens_decoder:
-            raise InputError(
-                f"{self.name}: the chat template puts no end-of-turn token after an assistant message, "
-                "so a model trained with it never learns to stop; give a corrected Jinja file with --chat-template"
-            )
-        return int(ids[0])
 
     def _around_turns(self) -> Iterator[str]:
         """The added tokens between the text of a reply, the message after it and the reply to that."""
@@ -254,18 +248,13 @@ def with_hint(messages: list[Message]) -> list[Message]:
 
 def _spoken(message: Message) -> Spoken:
     spoken: Spoken = {"role": message.role, "content": message.content}
-    if message.reasoning is not None:
-        spoken["reasoning_content"] = message.reasoning
     if message.tool_calls:
         spoken["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in message.tool_calls
         ]
-    if message.tool_call_id is not None:
-        spoken["tool_call_id"] = message.tool_call_id
-    if message.name is not None:
-        spoken["name"] = message.name
-    return spoken
+    more = {"reasoning_content": message.reasoning, "tool_call_id": message.tool_call_id, "name": message.name}
+    return spoken | {key: value for key, value in more.items() if value is not None}
 
 
 # Encodes texts to token ids and reuses the ids of the prefix shared with the text before.

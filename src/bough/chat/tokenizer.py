@@ -129,7 +129,9 @@ class ControlTokens:
 
     def escape(self, text: str, *, reply: bool = False) -> str:
         """The text with its control tokens escaped."""
-        return (self._in_replies if reply else self._in_contents).sub(_escaped, text)
+        return (self._in_replies if reply else self._in_contents).sub(
+            lambda token: token[0][0] + BREAK + token[0][1:], text
+        )
 
     def escape_message(self, message: Message) -> Message:
         reply = message.role == "assistant"
@@ -193,14 +195,8 @@ class ControlTokens:
         """The ids and texts of the tokens at which any text can be cut: what is before them is encoded by itself."""
         added = self.tokenizer.added_tokens_decoder.items()
         # A token that swallows white space to its left changes what stands before it; any text may become <unk>.
-        tokens = {
-            id: token.content
-            for id, token in added
-            if token.special
-            and token.content in self.tokens
-            and not token.lstrip
-            and token.content != self.tokenizer.unk_token
-        }
+        known = self.tokens - {self.tokenizer.unk_token}
+        tokens = {id: one.content for id, one in added if one.special and one.content in known and not one.lstrip}
         return frozenset(tokens), any_of(tokens.values())
 
     @cached_property
@@ -224,7 +220,16 @@ class ControlTokens:
         rules = json.loads(backend.to_str())
         for added in rules["added_tokens"]:
             added["content"] = self._names.get(added["content"], added["content"])
-        _rename(rules["model"], self._names)
+        model, names = rules["model"], self._names
+        if isinstance(model["vocab"], dict):
+            model["vocab"] = {names.get(entry, entry): id for entry, id in model["vocab"].items()}
+        else:
+            model["vocab"] = [[names.get(entry, entry), score] for entry, score in model["vocab"]]
+        if model.get("unk_token") in names:
+            model["unk_token"] = names[model["unk_token"]]
+        if "merges" in model:
+            pairs = [merge.split(" ", 1) if isinstance(merge, str) else merge for merge in model["merges"]]
+            model["merges"] = [[a, b] for a, b in pairs if names.keys().isdisjoint((a, b, a + b))]
         rules |= dict.fromkeys(["truncation", "padding", "post_processor"])
         return Tokenizer.from_str(json.dumps(rules))
 
@@ -248,10 +253,6 @@ def _expression(node: dict[str, Any]) -> str:
     return f"{either}?" if "" in node else either
 
 
-def _escaped(match: re.Match[str]) -> str:
-    return match[0][0] + BREAK + match[0][1:]
-
-
 def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
@@ -260,16 +261,3 @@ def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, list):
         return [_with_texts(each, change) for each in value]
     return value
-
-
-def _rename(model: dict[str, Any], names: dict[str, str]) -> None:
-    """Gives entries of a tokenizer's vocabulary other names, which no text makes."""
-    if isinstance(model["vocab"], dict):
-        model["vocab"] = {names.get(entry, entry): id for entry, id in model["vocab"].items()}
-    else:
-        model["vocab"] = [[names.get(entry, entry), score] for entry, score in model["vocab"]]
-    if model.get("unk_token") in names:
-        model["unk_token"] = names[model["unk_token"]]
-    if "merges" in model:
-        pairs = [merge.split(" ", 1) if isinstance(merge, str) else merge for merge in model["merges"]]
-        model["merges"] = [[a, b] for a, b in pairs if names.keys().isdisjoint((a, b, a + b))]

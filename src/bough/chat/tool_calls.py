@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from pydantic import ValidationError
@@ -155,10 +156,8 @@ def _read_tagged(text: str) -> ToolCall:
             arguments = json.loads(arguments, strict=False)
     except (ValueError, RecursionError) as error:  # also a number of more digits than Python reads
         raise MalformedError(f"The tool call is not JSON: {error}. {PROMPT}") from None
-    if not isinstance(call, dict):
-        raise MalformedError(f"The tool call is JSON but not an object. {PROMPT}")
-    if not isinstance(call.get("name"), str) or not call["name"]:
-        raise MalformedError(f'The tool call has no "name". {PROMPT}')
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str) or not call["name"]:
+        raise MalformedError(f'The tool call is not an object with a "name". {PROMPT}')
     if unknown := sorted(call.keys() - {"name", "arguments", "id"}):
         raise MalformedError(f'The tool call has "{unknown[0]}"; it takes "name" and "arguments" only. {PROMPT}')
     if not isinstance(arguments, dict):
@@ -209,24 +208,20 @@ class CallForm:
         if len(text) > MAX_REPLY or THINK in spoken:
             return text, []
         try:
-            if self.opening:
-                around, calls = self._around(spoken)
-            else:
+            around, calls, at = "", list[ToolCall](), 0
+            if not self.opening:
                 whole = spoken.strip().removeprefix(PYTHON_TAG).strip()
-                around, calls = "", list(map(self._read, _sequence(whole)))
+                calls, at = list(map(self._read, _sequence(whole))), len(spoken)
+            while self.opening and (opened := spoken.find(self.opening, at)) >= 0:
+                around += spoken[at:opened]
+                found, at = self._one(spoken, _skipped(spoken, opened + len(self.opening)))
+                calls += found
+                end = _skipped(spoken, at)
+                at = end + len(self.closing) if self.closing and spoken.startswith(self.closing, end) else at
         except (ValueError, RecursionError):  # also MalformedError
             return text, []
+        around += spoken[at:]
         return ((thinking + ended + around).rstrip(), calls) if 0 < len(calls) <= MAX_CALLS else (text, [])
-
-    def _around(self, spoken: str) -> tuple[str, list[ToolCall]]:
-        around, calls, at = list[str](), list[ToolCall](), 0
-        while (opened := spoken.find(self.opening, at)) >= 0:
-            around.append(spoken[at:opened])
-            found, at = self._one(spoken, _skipped(spoken, opened + len(self.opening)))
-            calls += found
-            end = _skipped(spoken, at)
-            at = end + len(self.closing) if self.closing and spoken.startswith(self.closing, end) else at
-        return "".join([*around, spoken[at:]]), calls
 
     def _one(self, text: str, at: int) -> tuple[list[ToolCall], int]:
         if self.separator is None:
@@ -305,9 +300,18 @@ BLOCK = re.compile(r"```[ \t]*(?:(?:json|tool_call|tool_code)[ \t]*)?\n(.*?)```"
 
 def read_calls(text: str, names: Collection[str]) -> tuple[ToolCall, ...]:
     """The calls of tools in `names`; none if anything in a block, or in a text of bare JSON, is not such a call."""
-    found = [_fenced_calls(block, names) for block in BLOCK.findall(text) or [text]]
-    calls = [call for block in found if block is not None for call in block]
-    return tuple(calls) if None not in found and len(calls) <= MAX_CALLS else ()
+    calls = []
+    try:
+        for value in chain.from_iterable(_sequence(block.strip()) for block in BLOCK.findall(text) or [text]):
+            if not isinstance(value, dict) or value.get("name") not in names:
+                return ()
+            arguments = value.get("arguments", value.get("parameters", {}))
+            if not isinstance(arguments, dict) or value.keys() - {"name", "arguments", "parameters", *OTHER_KEYS}:
+                return ()
+            calls.append(_checked_call(value["name"], arguments))
+    except (ValueError, RecursionError):  # also MalformedError
+        return ()
+    return tuple(calls) if len(calls) <= MAX_CALLS else ()
 
 
 def split(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCall, ...]]:
@@ -317,19 +321,3 @@ def split(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCall, ...]]
     if not calls:
         return text, ()
     return (thinking + ended + (BLOCK.sub("", spoken) if BLOCK.search(spoken) else "")).rstrip(), calls
-
-
-def _fenced_calls(block: str, names: Collection[str]) -> list[ToolCall] | None:
-    """The calls that a block is made of; None if there is anything else in it."""
-    calls = []
-    try:
-        for value in _sequence(block.strip()):
-            if not isinstance(value, dict) or value.get("name") not in names:
-                return None
-            arguments = value.get("arguments", value.get("parameters", {}))
-            if not isinstance(arguments, dict) or value.keys() - {"name", "arguments", "parameters", *OTHER_KEYS}:
-                return None
-            calls.append(_checked_call(value["name"], arguments))
-    except (ValueError, RecursionError):  # also MalformedError
-        return None
-    return calls

@@ -65,8 +65,7 @@ def build(path: Path, folder: Path) -> None:
         model_config(header)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    each = 4 if _precision(header) == "float32" else 2
-    needed = each * _count(header)
+    needed = (4 if _precision(header) == "float32" else 2) * _count(header)
     if (free := shutil.disk_usage(folder).free) < needed * 1.05:
         raise BoughError(
             f"{path.name} needs {needed / 1e9:.1f} GB of disk as a model folder and {folder.parent} has "
@@ -243,14 +242,18 @@ class _Parser:
         for _ in range(num_keys):
             key = self._string()
             metadata[key] = self._value(self._number("I"))
-        infos = [self._tensor() for _ in range(num_tensors)]
+        infos = []
+        for _ in range(num_tensors):
+            name, num_dimensions = self._string(), self._number("I")
+            if num_dimensions > MAX_DIMENSIONS:
+                raise ValueError(f"its tensor {name!r:.60} has {num_dimensions} dimensions")
+            shape = tuple(reversed([self._number("Q") for _ in range(num_dimensions)]))
+            infos.append((name, shape, self._number("I"), self._number("Q")))
         alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
         if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
             raise ValueError(f"its alignment is {alignment!r}")
         start = -(-self.file.tell() // alignment) * alignment
-        tensors = {}
-        for name, shape, kind, offset in infos:
-            tensors[name] = self._placed(name, shape, kind, start + offset)
+        tensors = {name: self._placed(name, shape, kind, start + offset) for name, shape, kind, offset in infos}
         if len(tensors) < len(infos):
             raise ValueError("two of its tensors have one name")
         for (_, before), (name, info) in pairwise(sorted(tensors.items(), key=lambda one: one[1].start)):
@@ -273,13 +276,6 @@ class _Parser:
                 f"it is cut off: its tensor {name!r:.60} ends at byte {start + num_bytes:,}, the file at {self.size:,}"
             )
         return TensorInfo(shape, kind, start, num_bytes)
-
-    def _tensor(self) -> tuple[str, tuple[int, ...], int, int]:
-        name, num_dimensions = self._string(), self._number("I")
-        if num_dimensions > MAX_DIMENSIONS:
-            raise ValueError(f"its tensor {name!r:.60} has {num_dimensions} dimensions")
-        shape = tuple(reversed([self._number("Q") for _ in range(num_dimensions)]))
-        return name, shape, self._number("I"), self._number("Q")
 
     def _value(self, kind: int) -> Any:
         if kind in NUMBERS:
@@ -388,12 +384,10 @@ def llama3_positions(frequencies: list[float], theta: float, head_width: int) ->
     return rope
 
 
-def _whole(header: Header, name: str, default: int = 0) -> int:
+def _whole(header: Header, name: str, default: int | None = None) -> int:
     found = header.key(name, default)
-    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= 1 << 31:
-        raise InputError(f"{header.architecture}.{name} is {found!r:.60}; it must be a whole number")
-    if not found:
-        raise InputError(f"the file does not say {header.architecture}.{name}")
+    if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= 1 << 31:
+        raise InputError(f"{header.architecture}.{name} is {found!r:.60}; it must be a whole number above 0")
     return found
 
 
@@ -441,14 +435,9 @@ def gguf_source(name: str) -> GGUFSource | None:
         return None
 
 
-def main(path: Path, folder: Path) -> None:
-    """The program. What is wrong with the file is left in `folder`, for the process that asked."""
-    try:
-        convert(path, folder)
-    except InputError as problem:
-        (folder / REFUSED).write_text(str(problem), encoding="utf-8")
-        sys.exit(f"{problem}")
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    try:
+        convert(Path(sys.argv[1]), Path(sys.argv[2]))
+    except InputError as problem:  # left in the folder, for the process that asked
+        (Path(sys.argv[2]) / REFUSED).write_text(str(problem), encoding="utf-8")
+        sys.exit(f"{problem}")

@@ -28,6 +28,7 @@ BYTES_ONLY = GPT2_RULE | {"use_regex": False}
 QWEN2_RULE = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+LLAMA3_RULE = QWEN2_RULE.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 SPLITS: dict[str, list[dict[str, Any]]] = {
     "gpt-2": [GPT2_RULE],
     "smollm": [{"type": "Digits", "individual_digits": True}, GPT2_RULE],
@@ -102,14 +103,9 @@ class Vocabulary:
         writer.add_token_list(tokens)
         writer.add_token_types(types)
         writer.add_token_merges([" ".join(pair) for pair in self.rules["model"]["merges"]])
-        for add_id, token_id in (
-            (writer.add_bos_token_id, self.tokenizer.bos_token_id),
-            (writer.add_eos_token_id, self.tokenizer.eos_token_id),
-            (writer.add_unk_token_id, self.tokenizer.unk_token_id),
-            (writer.add_pad_token_id, self.tokenizer.pad_token_id),
-        ):
-            if token_id is not None:
-                add_id(token_id)
+        for name in ("bos", "eos", "unk", "pad"):
+            if (token_id := getattr(self.tokenizer, f"{name}_token_id")) is not None:
+                getattr(writer, f"add_{name}_token_id")(token_id)
         writer.add_add_bos_token(self.begins_with_bos())
         writer.add_add_eos_token(False)
         if self.tokenizer.chat_template:
@@ -128,11 +124,6 @@ class Vocabulary:
                 yield f"[PAD{token_id}]", TokenType.UNUSED
 
 
-NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
-LLAMA3_RULE = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 LLAMA3_SPLIT = [
     {"type": "Split", "pattern": {"Regex": LLAMA3_RULE}, "behavior": "Isolated", "invert": False},
     BYTES_ONLY,
@@ -176,7 +167,7 @@ def load_gguf_tokenizer(header: Header, context: int) -> PreTrainedTokenizerBase
 def ends(header: Header) -> list[int]:
     """All tokens that end a reply: those that the file names, and control tokens known to."""
     named = [header.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
-    by_name = [i for i, token in enumerate(_tokens(header)) if token in ENDS and _types(header)[i] == CONTROL]
+    by_name = [i for i, token in enumerate(_tokens(header)) if token in ENDS and _types(header)[i] == TokenType.CONTROL]
     return list(dict.fromkeys(i for i in [*named, *by_name] if _is_id(i, header)))
 
 
@@ -193,10 +184,20 @@ def _byte_level(header: Header) -> PreTrainedTokenizerBase:
         raise InputError("its tokenizer has no merges")
     added = [
         {"id": i, "content": token, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-        | {"special": types[i] == CONTROL}
+        | {"special": types[i] == TokenType.CONTROL}
         for i, token in enumerate(tokens)
-        if types[i] in (CONTROL, USER_DEFINED)
+        if types[i] in (TokenType.CONTROL, TokenType.USER_DEFINED)
     ]
+    processor, bos = None, header.metadata.get("tokenizer.ggml.bos_token_id")
+    if header.metadata.get("tokenizer.ggml.add_bos_token") and _is_id(bos, header):
+        begin = {"SpecialToken": {"id": tokens[bos], "type_id": 0}}
+        first, second = ({"Sequence": {"id": name, "type_id": i}} for i, name in enumerate("AB"))
+        processor = {
+            "type": "TemplateProcessing",
+            "single": [begin, first],
+            "pair": [begin, first, begin, second],
+            "special_tokens": {tokens[bos]: {"id": tokens[bos], "ids": [bos], "tokens": [tokens[bos]]}},
+        }
     described = {
         "version": "1.0",
         "truncation": None,
@@ -209,7 +210,7 @@ def _byte_level(header: Header) -> PreTrainedTokenizerBase:
                 step | ({"trim_offsets": True} if step["type"] == "ByteLevel" else {}) for step in RULES[rule]
             ],
         },
-        "post_processor": _beginning(header),
+        "post_processor": processor,
         "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
         "model": {
             "type": "BPE",
@@ -218,7 +219,7 @@ def _byte_level(header: Header) -> PreTrainedTokenizerBase:
             "byte_fallback": False,
             "ignore_merges": rule in WHOLE_WORDS,
             # Rows without a token are named [PAD7] and unused; they are not text.
-            "vocab": {token: i for i, token in enumerate(tokens) if types[i] != UNUSED},
+            "vocab": {token: i for i, token in enumerate(tokens) if types[i] != TokenType.UNUSED},
             "merges": merges,
         },
     }
@@ -227,22 +228,6 @@ def _byte_level(header: Header) -> PreTrainedTokenizerBase:
     except Exception as error:  # tokenizers raises plain exceptions, for instance for a merge of unknown tokens
         raise InputError(f"its tokenizer is inconsistent: {error}") from None
     return PreTrainedTokenizerFast(tokenizer_object=backend)
-
-
-def _beginning(header: Header) -> dict[str, Any] | None:
-    """What puts the first token before a text, where the model was trained with one."""
-    bos = header.metadata.get("tokenizer.ggml.bos_token_id")
-    if not header.metadata.get("tokenizer.ggml.add_bos_token") or not _is_id(bos, header):
-        return None
-    token = _tokens(header)[bos]
-    begin = {"SpecialToken": {"id": token, "type_id": 0}}
-    first, second = ({"Sequence": {"id": name, "type_id": i}} for i, name in enumerate("AB"))
-    return {
-        "type": "TemplateProcessing",
-        "single": [begin, first],
-        "pair": [begin, first, begin, second],
-        "special_tokens": {token: {"id": token, "ids": [bos], "tokens": [token]}},
-    }
 
 
 def _tokens(header: Header) -> list[str]:
@@ -255,7 +240,7 @@ def _tokens(header: Header) -> list[str]:
 def _types(header: Header) -> list[int]:
     tokens, types = _tokens(header), header.metadata.get("tokenizer.ggml.token_type")
     if types is None:
-        return [NORMAL] * len(tokens)
+        return [TokenType.NORMAL] * len(tokens)
     if not isinstance(types, list) or len(types) != len(tokens):
         raise InputError("its tokenizer has not one type for each token")
     return types

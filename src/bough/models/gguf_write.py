@@ -28,7 +28,7 @@ from bough.models.gguf_tokenizer import Vocabulary
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 FAMILIES = {"llama": MODEL_ARCH.LLAMA, "qwen2": MODEL_ARCH.QWEN2, "qwen3": MODEL_ARCH.QWEN3}
@@ -57,7 +57,20 @@ def write_gguf(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path:
         writer.add_name(path.stem)
         writer.add_file_type(file_type)
         writer.add_quantization_version(GGML_QUANT_VERSION)
-        _add_shape(writer, model.config, vocabulary.num_rows)
+        config = model.config
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        writer.add_vocab_size(vocabulary.num_rows)
+        writer.add_context_length(config.max_position_embeddings)
+        writer.add_embedding_length(config.hidden_size)
+        writer.add_block_count(config.num_hidden_layers)
+        writer.add_feed_forward_length(config.intermediate_size)
+        writer.add_head_count(config.num_attention_heads)
+        writer.add_head_count_kv(config.num_key_value_heads)
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
+        writer.add_rope_dimension_count(head_dim)
+        writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
         vocabulary.add_to(writer)
         _write(writer, model, matrix_type)
         sync(draft)
@@ -87,22 +100,6 @@ def _problems(model: PreTrainedModel, matrix_type: GGMLQuantizationType) -> Iter
             yield f"{name} contains numbers outside the range of f16; choose bf16 or f32"
 
 
-def _add_shape(writer: GGUFWriter, config: PretrainedConfig, num_rows: int) -> None:
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    writer.add_vocab_size(num_rows)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(head_dim)
-    writer.add_value_length(head_dim)
-    writer.add_rope_dimension_count(head_dim)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-
-
 def _write(writer: GGUFWriter, model: PreTrainedModel, matrix_type: GGMLQuantizationType) -> None:
     """The list of tensors, then one tensor after the other, so that no second model is in memory."""
     names = _names(model)
@@ -115,8 +112,10 @@ def _write(writer: GGUFWriter, model: PreTrainedModel, matrix_type: GGMLQuantiza
     writer.write_ti_data_to_file()
     for name, tensor in _tensors(model):
         numbers = tensor.detach().float().cpu().numpy()
-        if model.config.model_type == "llama":
-            numbers = _paired(name, numbers, model.config)
+        if model.config.model_type == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
+            # llama.cpp rotates neighbours of a Llama's heads, transformers the two halves of a head.
+            heads = model.config.num_attention_heads if "q_proj" in name else model.config.num_key_value_heads
+            numbers = numbers.reshape(heads, 2, -1, numbers.shape[1]).swapaxes(1, 2).reshape(numbers.shape)
         writer.write_tensor_data(quantize(numbers, _type_of(tensor, matrix_type)))
     writer.close()
 
@@ -141,11 +140,3 @@ def _type_of(tensor: Tensor, matrix_type: GGMLQuantizationType) -> GGMLQuantizat
     if matrix_type == GGMLQuantizationType.Q8_0 and tensor.shape[-1] % Q8_0_BLOCK:
         return GGMLQuantizationType.F16  # as llama.cpp's own converter does
     return matrix_type
-
-
-def _paired(name: str, numbers: np.ndarray, config: PretrainedConfig) -> np.ndarray:
-    """Rows of a query or key as llama.cpp rotates a Llama: neighbours, not the two halves of a head."""
-    if not name.endswith(("q_proj.weight", "k_proj.weight")):
-        return numbers
-    num_heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
-    return numbers.reshape(num_heads, 2, -1, numbers.shape[1]).swapaxes(1, 2).reshape(numbers.shape)

@@ -134,20 +134,14 @@ def _reduced(config: Any, layers: list[int]) -> Any:
         _cut_layers(part, part_layers)
         _cut_sizes(part, before)
         if overrides:
-            part.per_layer_config = {
-                new: {name: _overridden(part, before, name, value) for name, value in overrides[str(old)].items()}
-                for new, old in enumerate(part_layers)
-                if str(old) in overrides
-            }
+            kept = {new: dict(overrides[str(old)]) for new, old in enumerate(part_layers) if str(old) in overrides}
+            for own in kept.values():
+                for name, value in own.items():
+                    small: Any = getattr(part, name, None)
+                    if _whole(value) and _whole(small):  # still larger or smaller than that of the other layers
+                        own[name] = small * 2 if value > getattr(before, name) else max(1, small // 2)
+            part.per_layer_config = kept
     return config
-
-
-def _overridden(config: Any, before: Any, name: str, value: Any) -> Any:
-    """A setting that one layer has for itself: still larger or smaller than that of the others."""
-    small: Any = getattr(config, name, None)
-    if not _whole(value) or not _whole(small):
-        return value
-    return small * 2 if value > getattr(before, name) else max(1, small // 2)
 
 
 def _parts(config: Any) -> Iterator[Any]:
@@ -200,20 +194,16 @@ def _cut_sizes(config: Any, before: Any) -> None:
                 small = value
         if small is not value and small != value:
             setattr(config, name, small)
-    _fit_together(config, before)
-
-
-def _fit_together(config: Any, before: Any) -> None:
-    """Sizes that follow from others keep their relation to them."""
+    # Sizes that follow from others keep their relation to them.
     if hasattr(config, "qk_rope_head_dim") and hasattr(config, "head_dim"):
         config.head_dim = config.qk_rope_head_dim
     hidden = getattr(before, "hidden_size", None)
     if wide := getattr(before, "attention_hidden_size", None):
         config.attention_hidden_size = config.hidden_size * wide // hidden
-    for heads, size in HEADS_AND_SIZES:
-        whole = (getattr(before, heads, None) or 0) * (getattr(before, size, None) or 0)
+    for number, size in HEADS_AND_SIZES:
+        whole = (getattr(before, number, None) or 0) * (getattr(before, size, None) or 0)
         if whole and hidden and whole % hidden == 0:
-            setattr(config, size, config.hidden_size * (whole // hidden) // getattr(config, heads))
+            setattr(config, size, config.hidden_size * (whole // hidden) // getattr(config, number))
     if getattr(config, "mamba_d_ssm", None):
         config.mamba_d_ssm = config.mamba_n_heads * config.mamba_d_head
 

@@ -7,11 +7,12 @@ import re
 import shutil
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bough.errors import BoughError, InputError, did_you_mean, short_path, short_repr
+from bough.errors import BoughError, InputError, did_you_mean, first_line, short_path, short_repr
 from bough.files import Wheel, build_once, open_file, read_json, working_directory, write_json
 from bough.models import gguf_read, scikit_learn, tiny
 from bough.models.sizes import load_config
@@ -274,8 +275,12 @@ def resolve(name: str) -> Path | str:
         return BUILT_IN[name]()
     if (path := _local(name)) is not None:
         return gguf_read.local_folder(path) if path.is_file() else path
-    if _is_path(name):
-        raise InputError(f"there is no folder {name}")
+    first, *rest = Path(name).parts or ("",)
+    with suppress(OSError):  # too long
+        # A name that must be meant as a path is never looked up on the hub.
+        is_inside = len(rest) == 1 and (first == "runs" or Path(first).is_dir())
+        if name.startswith((".", "/", "~")) or len(rest) > 1 or is_inside:
+            raise InputError(f"there is no folder {name}")
     if HUB_ID.fullmatch(name):
         return name
     hint = did_you_mean(name.lower(), BUILT_IN)
@@ -296,6 +301,7 @@ def check_name(name: str) -> None:
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """The tokenizer of the model `name`. Code that comes with a model is never run."""
     scikit_learn.import_later()
+    from huggingface_hub.errors import LocalEntryNotFoundError
     from transformers import AutoTokenizer
 
     source = resolve(name)
@@ -304,18 +310,12 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
         # Without the explicit False, transformers asks on the terminal and waits for an answer.
         return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except Exception as error:
-        raise InputError(f"the tokenizer of {name} cannot be loaded: {_reason(source, error)}") from error
-
-
-def _is_path(name: str) -> bool:
-    """Whether a name that is not a folder must be meant as one: never look it up on the hub."""
-    first, *rest = Path(name).parts or ("",)
-    if name.startswith((".", "/", "~")) or len(rest) > 1:
-        return True
-    try:
-        return len(rest) == 1 and (first == "runs" or Path(first).is_dir())
-    except OSError:  # too long
-        return False
+        said = first_line(error)
+        if isinstance(error.__cause__, LocalEntryNotFoundError):
+            said = UNREACHABLE.format("")
+        elif isinstance(source, Path) and not (source / "tokenizer.json").is_file():
+            said = "its folder contains no tokenizer.json"
+        raise InputError(f"the tokenizer of {name} cannot be loaded: {said}") from error
 
 
 def _local(name: str) -> Path | None:
@@ -342,13 +342,3 @@ def _local(name: str) -> Path | None:
         if file.exists() and not (file.is_file() or file.is_dir()):
             raise InputError(f"{file} is not a regular file")
     return path
-
-
-def _reason(source: Path | str, error: Exception) -> str:
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    if isinstance(error.__cause__, LocalEntryNotFoundError):
-        return UNREACHABLE.format("")
-    if isinstance(source, Path) and not (source / "tokenizer.json").is_file():
-        return "its folder contains no tokenizer.json"
-    return str(error).partition("\n")[0] or type(error).__name__

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +49,7 @@ def load_config(source: Path | str) -> Any:
 def outline(source: Path | str, config: Any, build: Callable[[], Any]) -> Any:
     """The model that `build` makes, without memory for its weights. InputError where its files have other sizes."""
     import torch
+    from torch.nn.modules.module import register_module_parameter_registration_hook
 
     folder = _folder(source)
     shapes = weight_shapes(folder) if folder is not None else {}
@@ -57,9 +57,21 @@ def outline(source: Path | str, config: Any, build: Callable[[], Any]) -> Any:
         with torch.device("meta"):
             return build()
     assert folder is not None
-    about = folder / CONFIG
-    with torch.device("meta"), _at_most(about, shapes):
-        model = build()
+    about, made = folder / CONFIG, 0
+
+    def count(_module: Any, _name: str, weight: Any) -> None:
+        """InputError as soon as modules have far more tensors than the files, not after a million layers."""
+        nonlocal made
+        made += weight is not None
+        if made > PACKED * len(shapes):
+            raise _too_large(about, f"{made} tensors or more", shapes)
+
+    handle = register_module_parameter_registration_hook(count)
+    try:
+        with torch.device("meta"):
+            model = build()
+    finally:
+        handle.remove()
     packed = getattr(config, "quantization_config", None) is not None
     for name, weight in () if packed else model.named_parameters():
         if name in shapes and weight.numel() > math.prod(shapes[name]):
@@ -105,26 +117,6 @@ def _folder(source: Path | str) -> Path | None:
 
     found = try_to_load_from_cache(source, CONFIG)
     return Path(found).parent if isinstance(found, str) else None
-
-
-@contextmanager
-def _at_most(about: Path, shapes: Shapes) -> Iterator[None]:
-    """Within it, InputError as soon as modules have far more tensors than the files, not after a million layers."""
-    from torch.nn.modules.module import register_module_parameter_registration_hook
-
-    made = 0
-
-    def count(_module: Any, _name: str, weight: Any) -> None:
-        nonlocal made
-        made += weight is not None
-        if made > PACKED * len(shapes):
-            raise _too_large(about, f"{made} tensors or more", shapes)
-
-    handle = register_module_parameter_registration_hook(count)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def _too_large(about: Path, size: str, shapes: Shapes) -> InputError:

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from bough.config.training import LoraConfig, TrainingConfig
-from bough.errors import BoughError, InputError
+from bough.errors import BoughError, InputError, first_line
 from bough.files import read_json
 from bough.models.sizes import file_shapes
 from bough.policy.load import base_and_adapter, load_outline
@@ -71,6 +71,7 @@ def _whole(load: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(load)
     def guarded(model: Any, folder: Path, **options: Any) -> Any:
+        check_rank(folder)
         try:
             return load(model, folder, **options)
         except (BoughError, MemoryError, torch.OutOfMemoryError):
@@ -101,10 +102,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
 def check_rank(folder: Path) -> dict[str, Any]:
     """The configuration of the adapter in `folder`. InputError where it asks for larger matrices than the file has."""
     config, file = _read_config(folder), folder / TENSORS
-    if file.exists() and not file.is_file():
-        raise InputError(f"{file} is not a regular file")
-    if not file.exists():  # peft would take a pickle in its place, or ask the hub
-        raise InputError(f"{folder} contains no adapter: {file.name} is missing")
+    if not file.is_file():  # peft would take a pickle in its place, or ask the hub
+        problem = "not a regular file" if file.exists() else "missing"
+        raise InputError(f"{folder} contains no adapter: {file.name} is {problem}")
     try:
         shapes = file_shapes(file)
     except (OSError, ValueError, SafetensorError):
@@ -126,7 +126,6 @@ def load_actor(model: Any, folder: Path, *, dropout: float | None = None) -> Any
     """The model with the adapter in `folder` as its actor, and with another dropout than it had if one is given."""
     from peft import PeftConfig, PeftModel
 
-    check_rank(folder)
     config = PeftConfig.from_pretrained(folder)
     if dropout is not None:
         config.lora_dropout = dropout
@@ -138,7 +137,6 @@ def load_named(model: Any, folder: Path, *, name: str) -> Any:
     """The model, which may have adapters already, with the adapter in `folder` under a name of its own."""
     from peft import PeftModel
 
-    check_rank(folder)
     if not has_adapter(model):
         return PeftModel.from_pretrained(model, folder, adapter_name=name, is_trainable=True)
     model.load_adapter(str(folder), adapter_name=name, is_trainable=True)
@@ -148,12 +146,11 @@ def load_named(model: Any, folder: Path, *, name: str) -> Any:
 @_whole
 def add_reference(model: Any, folder: Path) -> None:
     """Loads the adapter in `folder` as the reference of a model that has an actor."""
-    check_rank(folder)
     model.load_adapter(str(folder), adapter_name=REFERENCE, is_trainable=False)
 
 
 def _layers(name: str, targets: Targets) -> set[str]:
-    """The layers of the model `name` that these targets mean."""
+    """The layers of the model `name` that `targets` mean."""
     return set(add_actor(load_outline(name), Lora(r=1, targets=targets)).targeted_module_names)
 
 
@@ -214,17 +211,11 @@ class AdapterWeights:
     def read(cls, folder: str | Path) -> Self:
         """The adapter in a folder."""
         folder = Path(folder)
-        config = _read_config(folder)
-        if not (folder / TENSORS).is_file():
-            raise InputError(f"{folder} contains no adapter: {TENSORS} is missing")
+        config = check_rank(folder)
         try:
-            tensors = load_file(folder / TENSORS)
-        except Exception as error:  # safetensors has errors of its own
-            raise InputError(f"{folder}: the adapter cannot be loaded: {str(error).partition(chr(10))[0]}") from error
-        try:
-            return cls.of_tensors(tensors, config)
-        except InputError as error:
-            raise InputError(f"{folder}: {error}") from None
+            return cls.of_tensors(load_file(folder / TENSORS), config)
+        except (OSError, ValueError, SafetensorError, InputError) as error:
+            raise InputError(f"{folder}: the adapter cannot be loaded: {first_line(error)}") from error
 
     @classmethod
     def of(cls, model: Any, name: str = ACTOR) -> Self:
@@ -241,13 +232,22 @@ class AdapterWeights:
         adapted = {id(layer) for layer in adapted_layers(model)}
         for path, layer in model.get_base_model().named_modules():
             for name, own in layers.items() if id(layer) in adapted else ():
-                if (pair := _pair_of(path, layer, name)) is not None:
-                    own[path] = pair
+                lora = name in getattr(layer, "lora_A", {})
+                odd = any(name in getattr(layer, part, {}) for part in ("lora_embedding_A", "modules_to_save"))
+                if lora and not odd:
+                    odd = hasattr(layer, "parameter_name") or name in layer.lora_variant or layer.lora_bias.get(name)
+                if odd:
+                    raise InputError(f"the adapter on {path} is not plain LoRA on a linear layer")
+                if lora:
+                    down, up = layer.lora_A[name].weight.detach(), layer.lora_B[name].weight.detach()
+                    own[path] = _scaled(down, up, layer.scaling[name])
         return {name: cls(own) for name, own in layers.items()}
 
     @classmethod
     def of_tensors(cls, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Self:
         """An adapter from named tensors and the configuration that peft saves with them."""
+        from peft.utils.other import get_pattern_key
+
         if str(config.get("peft_type")).rpartition(".")[2] != "LORA":
             raise InputError(f"an adapter of type {config.get('peft_type')}; adapters by name are LoRA adapters")
         if odd := [variant for variant in VARIANTS if config.get(variant)]:
@@ -262,29 +262,14 @@ class AdapterWeights:
             raise InputError("the adapter has no matrices")
         if single := [layer for layer, side in sides.items() if len(side) < 2]:
             raise InputError(f"{single[0]} has only one of its two matrices")
-        pairs = {layer: (side["A"], side["B"]) for layer, side in sides.items()}
-        return cls({layer: _scaled(a, b, _scale(layer, len(a), config)) for layer, (a, b) in pairs.items()})
-
-
-def _scale(layer: str, rank: int, config: Mapping[str, Any]) -> float:
-    from peft.utils.other import get_pattern_key
-
-    alphas = config.get("alpha_pattern") or {}
-    alpha = alphas.get(get_pattern_key(alphas.keys(), layer), config.get("lora_alpha"))
-    if not isinstance(alpha, int | float) or not rank:
-        raise InputError(f"{layer} has lora_alpha {alpha!r} and rank {rank}; both must be numbers above 0")
-    return alpha / rank**0.5 if config.get("use_rslora") else alpha / rank
-
-
-def _pair_of(path: str, layer: Any, name: str) -> LoraPair | None:
-    """The adapter on one layer, None if it has none there."""
-    matrices: Any = getattr(layer, "lora_A", {})
-    other = name in getattr(layer, "lora_embedding_A", {}) or name in getattr(layer, "modules_to_save", {})
-    if name not in matrices and not other:
-        return None
-    if other or hasattr(layer, "parameter_name") or name in layer.lora_variant or layer.lora_bias.get(name):
-        raise InputError(f"the adapter on {path} is not plain LoRA on a linear layer")
-    return _scaled(layer.lora_A[name].weight.detach(), layer.lora_B[name].weight.detach(), layer.scaling[name])
+        alphas, pairs = config.get("alpha_pattern") or {}, {}
+        for layer, side in sides.items():
+            alpha, rank = alphas.get(get_pattern_key(alphas.keys(), layer), config.get("lora_alpha")), len(side["A"])
+            if not isinstance(alpha, int | float) or not rank:
+                raise InputError(f"{layer} has lora_alpha {alpha!r} and rank {rank}; both must be numbers above 0")
+            scale = alpha / rank**0.5 if config.get("use_rslora") else alpha / rank
+            pairs[layer] = _scaled(side["A"], side["B"], scale)
+        return cls(pairs)
 
 
 def _scaled(down_RI: Tensor, up_OR: Tensor, scale: float) -> LoraPair:
@@ -308,8 +293,8 @@ def expert_parameters(model: Any) -> list[str]:
     found = set()
     for name, module in decoder_of(model).named_modules():
         if "Expert" in type(module).__name__:
-            inside = [one for one, parameter in module.named_parameters() if parameter.dim() == 3]
-            found |= {f"{_below_layer(name)}.{one}" for one in inside}
+            below_layer = re.sub(r"^.*\.\d+\.(?=\D)", "", name)
+            found |= {f"{below_layer}.{one}" for one, weight in module.named_parameters() if weight.dim() == 3}
     if not found:
         raise InputError(
             f"lora_experts: {type(model).__name__} ({model.config.model_type}) has no experts an adapter can reach; "
@@ -327,10 +312,10 @@ def out_of_reach(model: Any, *, all_linear: bool) -> str | None:
     than a product (the router of Llama 4), or whose weight is read past their forward pass, as
     a router's (LongCat) and those of Mamba are. Merged, such an adapter would change the model.
     """
-    decoder = decoder_of(model)
     names: list[str] = []
-    inside = {id(module) for module in decoder.modules()}
-    if _has_towers(model, inside):
+    inside, head = {id(module) for module in decoder_of(model).modules()}, model.get_output_embeddings()
+    # Linear layers other than the head stand beside the language model.
+    if any(isinstance(m, nn.Linear) and m is not head and id(m) not in inside for m in model.modules()):
         names += _outside(model, inside)
     if all_linear:
         for name, module in model.named_modules():
@@ -352,12 +337,6 @@ def freeze_surroundings(model: Any) -> None:
             parameter.requires_grad_(False)
 
 
-def _has_towers(model: Any, inside: set[int]) -> bool:
-    """Whether linear layers other than the head stand beside the language model."""
-    head = model.get_output_embeddings()
-    return any(isinstance(m, nn.Linear) and m is not head and id(m) not in inside for m in model.modules())
-
-
 def _outside(module: nn.Module, inside: set[int], prefix: str = "") -> list[str]:
     """The largest modules that neither are in the language model nor contain it."""
     names = []
@@ -369,10 +348,6 @@ def _outside(module: nn.Module, inside: set[int], prefix: str = "") -> list[str]
         elif name != "lm_head":
             names.append(f"{prefix}{name}")
     return names
-
-
-def _below_layer(name: str) -> str:
-    return re.sub(r"^.*\.\d+\.(?=\D)", "", name)
 
 
 # An adapter in a larger shape that computes the same: another rank, more layers, another scale.
@@ -399,8 +374,11 @@ def read_shape(folder: Path) -> Lora:
 
 def larger(old: Lora, wanted: Lora) -> Lora:
     """The shape that an adapter of shape `old` is grown to."""
-    experts = old.experts or wanted.experts
-    return Lora(max(old.r, wanted.r), wanted.alpha, wanted.dropout, _union(old.targets, wanted.targets), experts)
+    targets = old.targets
+    if old.targets != wanted.targets:
+        named = not isinstance(old.targets, str) and not isinstance(wanted.targets, str)
+        targets = tuple(sorted({*old.targets, *wanted.targets})) if named else "all-linear"
+    return Lora(max(old.r, wanted.r), wanted.alpha, wanted.dropout, targets, old.experts or wanted.experts)
 
 
 def grow(model: Any, folder: Path, wanted: Lora) -> Any:
@@ -425,14 +403,6 @@ def grow(model: Any, folder: Path, wanted: Lora) -> Any:
             else:
                 parameters[name][:, : old.r] = tensor * correction
     return grown
-
-
-def _union(left: Targets, right: Targets) -> Targets:
-    if left == right:
-        return left
-    if isinstance(left, str) or isinstance(right, str):
-        return "all-linear"
-    return tuple(sorted({*left, *right}))
 
 
 # The shape of the adapter that is trained: as the settings say, or as the adapter has it that the run starts from.
@@ -464,7 +434,14 @@ def start_adapter(config: C, *, may_grow: bool = True) -> tuple[Path | None, C]:
     config = _with(config, {k: v for k, v in own.items() if k not in config.lora.model_fields_set})
     if config.lora.merge:
         return start, _with(config, _settings(larger(shape, lora(config.lora))))
-    if differences := _differences(config, shape):
+    wanted, base = lora(config.lora), base_and_adapter(config.model)[0]
+    # Its dropout can be changed at any time.
+    pairs: list[tuple[str, Any, Any]] = [
+        (f"lora_{name}", getattr(wanted, name), getattr(shape, name)) for name in ("r", "alpha", "experts")
+    ]
+    if wanted.targets != shape.targets and _layers(base, wanted.targets) != _layers(base, shape.targets):
+        pairs.append(("lora_target_modules", wanted.targets, shape.targets))
+    if differences := [f"{name} is {mine} here and {theirs} there" for name, mine, theirs in pairs if mine != theirs]:
         grow = "--merge-lora grows it to fit, " if may_grow else ""
         raise InputError(
             f"the start adapter {start} has another shape; {grow}leaving these settings out takes it as it is:",
@@ -478,30 +455,11 @@ def _with(config: C, values: dict[str, Any]) -> C:
     return config.model_copy(update={"lora": config.lora.model_copy(update=values)})
 
 
-def _differences(config: TrainingConfig, shape: Lora) -> list[str]:
-    """In what an adapter is not what the settings ask for; its dropout can be changed at any time."""
-    wanted = lora(config.lora)
-    pairs: list[tuple[str, Any, Any]] = [
-        ("lora_r", wanted.r, shape.r),
-        ("lora_alpha", wanted.alpha, shape.alpha),
-        ("lora_experts", wanted.experts, shape.experts),
-    ]
-    base = base_and_adapter(config.model)[0]
-    if wanted.targets != shape.targets and _layers(base, wanted.targets) != _layers(base, shape.targets):
-        pairs.append(("lora_target_modules", wanted.targets, shape.targets))
-    return [f"{name} is {mine} here and {theirs} there" for name, mine, theirs in pairs if mine != theirs]
-
-
 def _settings(shape: Lora) -> dict[str, Any]:
     """A shape as the settings that ask for it."""
     targets = [shape.targets] if isinstance(shape.targets, str) else list(shape.targets)
-    return {
-        "r": shape.r,
-        "alpha": shape.alpha,
-        "dropout": shape.dropout,
-        "target_modules": targets,
-        "experts": shape.experts,
-    }
+    kept = {name: getattr(shape, name) for name in ("r", "alpha", "dropout", "experts")}
+    return {**kept, "target_modules": targets}
 
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of a weight
@@ -520,12 +478,9 @@ def weights_digest(weights: Iterable[tuple[str, Tensor]]) -> str:
     for name, weight in weights:
         hasher.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
         bits = weight.detach().contiguous().view(-1).view(INTEGERS[weight.element_size()])
-        hasher.update((bits if len(bits) <= HASHED_WHOLE else _sums(bits)).cpu().numpy().tobytes())
+        if len(bits) > HASHED_WHOLE:
+            whole = len(bits) // BLOCK * BLOCK
+            sums = bits[:whole].view(-1, BLOCK).sum(-1, dtype=torch.int64)
+            bits = torch.cat([sums, bits[whole:].sum(dtype=torch.int64)[None]])
+        hasher.update(bits.cpu().numpy().tobytes())
     return hasher.hexdigest()
-
-
-def _sums(bits: Tensor) -> Tensor:
-    whole = len(bits) // BLOCK * BLOCK
-    return torch.cat(
-        [bits[:whole].view(-1, BLOCK).sum(-1, dtype=torch.int64), bits[whole:].sum(dtype=torch.int64)[None]]
-    )

@@ -215,36 +215,10 @@ def check_head(model: Any, decoder: Any) -> None:
 
     The two prompts differ in their last token, which must not change the hidden states before it.
     """
-    head = Head.of(model)
-    hidden_BLD, logits_BLV = _enlarged(model, decoder, head)
-    name = f"{type(model).__name__} ({model.config.model_type})"
-    # Low precision rounds every operation between the hidden states and the logits.
-    tolerance = 1e-4 if torch.finfo(model.dtype).eps < 1e-5 else 0.02
-    error = 1.0 if hidden_BLD is None else _distance(head.logits(hidden_BLD).float(), logits_BLV)
-    if not error <= tolerance:
-        raise InputError(
-            f"{name} computes its logits in a way that Bough does not know (they differ by {error:.1%}): the "
-            "log-probabilities would be wrong, so it can be neither trained nor sampled with the local engine; use "
-            "--engine vllm or openai to sample from it"
-        )
-    assert hidden_BLD is not None
-    if not _distance(*hidden_BLD[:, :-1].float()) <= tolerance:
-        raise InputError(f"{name} {NOT_CAUSAL}")
-
-
-def _distance(one: Tensor, other: Tensor) -> float:
-    """The largest difference, relative to the largest value."""
-    return float((one - other).abs().max() / other.abs().max())
-
-
-def _enlarged(model: Any, decoder: Any, head: Head) -> tuple[Tensor | None, Tensor]:
-    """Hidden states, scaled up on their way to the head, and the logits the model makes of them.
-
-    A cap that small logits hardly feel shows in large ones.
-    """
-    seen: list[Tensor] = []
+    head, seen = Head.of(model), list[Tensor]()
 
     def enlarge(_module: nn.Module, _inputs: Any, output: Any) -> Any:
+        """Scale hidden states up on their way to the head: a cap that small logits hardly feel shows in large ones."""
         hidden_BLD = output.last_hidden_state
         factor = (LARGEST_LOGIT / head.project(hidden_BLD).abs().max().float()).clamp(1, LARGEST_FACTOR)
         output.last_hidden_state = hidden_BLD * factor.to(hidden_BLD.dtype)
@@ -260,7 +234,23 @@ def _enlarged(model: Any, decoder: Any, head: Head) -> tuple[Tensor | None, Tens
     finally:
         hook.remove()
         model.train(training)
-    return (seen[0] if seen else None), logits_BLV
+    name = f"{type(model).__name__} ({model.config.model_type})"
+    # Low precision rounds every operation between the hidden states and the logits.
+    tolerance = 1e-4 if torch.finfo(model.dtype).eps < 1e-5 else 0.02
+    error = _distance(head.logits(seen[0]).float(), logits_BLV) if seen else 1.0
+    if not error <= tolerance:
+        raise InputError(
+            f"{name} computes its logits in a way that Bough does not know (they differ by {error:.1%}): the "
+            "log-probabilities would be wrong, so it can be neither trained nor sampled with the local engine; use "
+            "--engine vllm or openai to sample from it"
+        )
+    if not _distance(*seen[0][:, :-1].float()) <= tolerance:
+        raise InputError(f"{name} {NOT_CAUSAL}")
+
+
+def _distance(one: Tensor, other: Tensor) -> float:
+    """The largest difference, relative to the largest value."""
+    return float((one - other).abs().max() / other.abs().max())
 
 
 # How far a policy's next-token distributions are from a teacher's, token by token.
@@ -279,30 +269,14 @@ class Teacher:
     policy: Policy
     beta: float
 
-    @torch.no_grad()
-    def hidden(self, row: TreeRow | PlainRow) -> Tensor:
-        """The hidden states that predict the row's targets: one pass over the same tree."""
-        return self.policy.predictors(row)
-
-
-class Divergences(NamedTuple):
-    """Of M targets: their log-probabilities, entropies and whether they were the likeliest, all without
-    gradient, and how far the distributions that they came from are from the teacher's, in nats."""
-
-    logprobs_M: Tensor
-    entropies_M: Tensor
-    greedy_M: Tensor
-    divergences_M: Tensor
-
 
 def diverge(
     hidden_MD: Tensor, targets_M: Tensor, head: Head, teacher_ME: Tensor, teacher_head: Head, beta: float
-) -> Divergences:
-    """The divergence of the distribution after each hidden state from the teacher's after its own."""
+) -> tuple[Tensor, ...]:
+    """The targets' `Predictions` without gradient, and how far each distribution is from the teacher's, in nats."""
     heads = head, teacher_head, beta
-    found = _in_chunks(_diverge_chunk, CHUNK, heads, hidden_MD, targets_M, teacher_ME)
-    divergences_M, logprobs_M, entropies_M, greedy_M = found
-    return Divergences(logprobs_M, entropies_M, greedy_M, divergences_M)
+    divergences_M, *facts = _in_chunks(_diverge_chunk, CHUNK, heads, hidden_MD, targets_M, teacher_ME)
+    return *facts, divergences_M
 
 
 def jensen_shannon(student_CV: Tensor, teacher_CV: Tensor, beta: float) -> Tensor:
@@ -410,7 +384,15 @@ class Routers:
 
 def routing(logits: Sequence[Tensor], row: TreeRow | PlainRow, top_k: int) -> Routing:
     """How the tokens of a row were routed, given the logits of all routers."""
-    real = torch.from_numpy(_real(row, len(logits[0]))).to(logits[0].device)
+    if isinstance(row, TreeRow):
+        inputs = np.arange(len(row.tree))
+    else:
+        # The last input of a call predicts the last token of its answer; padding comes after it.
+        width = len(logits[0]) // len(row.tokens_BL)
+        last_B = np.zeros(len(row.tokens_BL), np.int64)
+        np.maximum.at(last_B, row.predictors_M // width, row.predictors_M % width)
+        inputs = np.concatenate([b * width + np.arange(last + 1) for b, last in enumerate(last_B)])
+    real = torch.from_numpy(inputs).to(logits[0].device)
     chosen_E = probs_E = torch.zeros(logits[0].shape[-1], device=real.device)
     busiest = torch.zeros((), device=real.device)
     for logits_IE in logits:
@@ -434,14 +416,3 @@ def coefficient(decoder: Any, wanted: float | None) -> float:
     if wanted is not None or not known:
         return wanted or 0.0
     return float(getattr(decoder.config, "router_aux_loss_coef", None) or 0.0)
-
-
-def _real(row: TreeRow | PlainRow, length: int) -> np.ndarray[Any, Any]:
-    """The numbers of the inputs of a row that are not padding."""
-    if isinstance(row, TreeRow):
-        return np.arange(len(row.tree))
-    # The last input of a call predicts the last token of its answer; padding comes after it.
-    width = length // len(row.tokens_BL)
-    last_B = np.zeros(len(row.tokens_BL), np.int64)
-    np.maximum.at(last_B, row.predictors_M // width, row.predictors_M % width)
-    return np.concatenate([b * width + np.arange(last + 1) for b, last in enumerate(last_B)])

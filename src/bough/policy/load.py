@@ -16,7 +16,7 @@ from bough.errors import InputError
 from bough.files import drafting, put_in_place, read_json, write_json
 from bough.models import scikit_learn
 from bough.models.gguf_read import FOLDER as GGUF_FOLDER
-from bough.models.resolve import check_hub, context_length, load_tokenizer, refuse_pickle
+from bough.models.resolve import check_hub, context_length, load_tokenizer, refuse_pickle, resolve
 from bough.models.sizes import load_config, outline
 from bough.terminal.console import no_bars
 
@@ -39,10 +39,15 @@ def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, qu
     scikit_learn.import_later(models=True)
     import torch
 
-    from bough.models.resolve import resolve
-
     dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
-    options = _quantized(dtype, device) if quantize else {}
+    options: dict[str, Any] = {}
+    if quantize:
+        from transformers import BitsAndBytesConfig
+
+        if device.type != "cuda":
+            raise InputError(f"quantize needs a CUDA device (bitsandbytes); this is {device.type}")
+        nf4 = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": dtype}
+        options = {"quantization_config": BitsAndBytesConfig(load_in_4bit=True, **nf4), "device_map": {"": device}}
     source = resolve(name)
     check_hub(source)
     refuse_pickle(source)
@@ -60,8 +65,6 @@ def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, qu
 def load_outline(name: str) -> Any:
     """The model `name` without its weights: which layers it has, at no cost."""
     scikit_learn.import_later(models=True)
-    from bough.models.resolve import resolve
-
     source = resolve(name)
     check_hub(source)
     with _told(name):
@@ -143,20 +146,6 @@ def _compute_alike(config: Any) -> None:
         config.rescale_every = 0
 
 
-def _quantized(dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
-    from transformers import BitsAndBytesConfig
-
-    if device.type != "cuda":
-        raise InputError(f"quantize needs a CUDA device (bitsandbytes); this is {device.type}")
-    config = BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=dtype,
-    )
-    return {"quantization_config": config, "device_map": {"": device}}
-
-
 def save_policy(policy: Policy, tokenizer: Any, folder: Path, weights: dict[str, Tensor] | None = None) -> None:
     """Writes the actor, or all weights where there is no adapter, and the tokenizer with its chat template.
 
@@ -181,8 +170,9 @@ def save_weights(policy: Policy, folder: Path, weights: dict[str, Tensor]) -> No
 def save_adapter(model: Any, name: str, folder: Path, weights: dict[str, Tensor]) -> None:
     """Writes one adapter of a peft model; `weights` are its own, by their names in the model."""
     folder.mkdir(parents=True, exist_ok=True)
+    # peft writes an empty model card with each adapter, which takes longer than a small adapter itself.
     # Left in place: two threads may write adapters of one model at the same time.
-    model.create_or_update_model_card = _no_card
+    model.create_or_update_model_card = lambda _folder: None
     model.save_pretrained(folder, selected_adapters=[name], state_dict=weights)
     # peft puts an adapter that has a name into a folder of that name.
     for file in (folder / name).iterdir():
@@ -193,10 +183,6 @@ def save_adapter(model: Any, name: str, folder: Path, weights: dict[str, Tensor]
     if isinstance(config["target_modules"], list):
         config["target_modules"].sort()
     write_json(folder / "adapter_config.json", config)
-
-
-def _no_card(folder: str) -> None:
-    """peft writes an empty model card with each adapter, which takes longer than a small adapter itself."""
 
 
 def merge_adapter(adapter: Path, output: Path, *, base: str | None = None, gguf_type: str | None = None) -> str:

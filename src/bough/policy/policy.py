@@ -23,24 +23,13 @@ from torch import Tensor, nn
 from bough.errors import InputError, first_line
 from bough.files import keep_compiled_code
 from bough.policy.adapters import ACTOR, Lora, adapted_layers, add_actor, decoder_of, has_adapter, load_actor, reference
-from bough.policy.head import (
-    Divergences,
-    Head,
-    Predictions,
-    Routers,
-    Routing,
-    Teacher,
-    check_head,
-    diverge,
-    predict,
-    routing,
-)
+from bough.policy.head import Head, Routers, Routing, Teacher, check_head, diverge, predict, routing
 from bough.policy.load import base_and_adapter, load_model
 from bough.policy.probe import probe as probe_model
 from bough.policy.processes import gather, is_sharded, most, shard
 from bough.policy.recorded import RecordedReads, padded, uses_dropout
 from bough.trees.attend import block_mask, dense_mask, flex_tree_attention, sdpa_tree_attention
-from bough.trees.build import CallTokens, TokenTree, to_device
+from bough.trees.build import CallTokens, to_device
 from bough.trees.mixers import (
     STATEFUL,
     Sight,
@@ -97,7 +86,6 @@ class Policy(nn.Module):
             keep_compiled_code()
         self.together = not length_matters(self.decoder.config)
         if probe:
-            check_head(self.base, self.decoder)
             self._probe()
         if autocast:
             # peft would lift the inputs of an adapter to the float32 of its weights, for autocast to lower them again.
@@ -110,6 +98,7 @@ class Policy(nn.Module):
 
     def _probe(self) -> None:
         """Takes the paths that agree with the model's own forward pass; InputError if none does."""
+        check_head(self.base, self.decoder)
         reader, flex = self.row_reader, self.row_reader.flex
         with uncompiled() if flex else nullcontext():
             found = probe_model(
@@ -277,8 +266,9 @@ class Policy(nn.Module):
 
     def _computed(self, row: TreeRow | PlainRow) -> Answers:
         teacher = self.teacher
-        teacher_ME = teacher.hidden(row) if teacher is not None else None
-        predictions: Predictions | Divergences
+        with torch.no_grad():
+            teacher_ME = teacher.policy.predictors(row) if teacher is not None else None
+        predictions: tuple[Tensor, ...]
         listening: AbstractContextManager[list[Tensor]] = nullcontext([])
         if self.routers:
             listening = self.routers.listening()
@@ -326,8 +316,10 @@ RECOMPILE_LIMIT = 64
 class RowReader:
     """Reads rows with the decoder of `base`, a transformers model. Called with a row, it gives hidden states.
 
-    `obstacle` says why the model cannot read trees, None if it can. Rows are read under `autocast`,
-    which the caller switches on. `device` is where the model will compute, if its weights are elsewhere still.
+    `obstacle` says why the model cannot read trees, None if it can; `flex` whether they are computed with
+    FlexAttention. `plain_attention` and `tree_attention` are names as transformers knows them. Rows are read
+    under `autocast`, which the caller switches on. `device` is where the model will compute, if its weights are
+    elsewhere still.
 
     Compiled, a layer's small operations become a few kernels. Recorded, whole rows are played back as CUDA
     graphs. Recomputed (gradient checkpointing), the backward pass computes activations again instead of
@@ -341,11 +333,24 @@ class RowReader:
     def __init__(
         self, base: Any, attention: Attention, *, autocast: torch.dtype | None, device: torch.device | None
     ) -> None:
+        from transformers import AttentionInterface
         from transformers.modeling_layers import GradientCheckpointingLayer
 
         self.base, self.autocast = base, autocast
         self.layers = [one for one in self.decoder.modules() if isinstance(one, GradientCheckpointingLayer)]
-        self.plain_attention, self.tree_attention = attentions(base, attention, device or self.device)
+        AttentionInterface.register(FLEX, flex_tree_attention)
+        AttentionInterface.register(SDPA, sdpa_tree_attention)
+        kind = (device or self.device).type
+        # SDPA leaves out the capping of scores (Gemma 2) silently.
+        capped = getattr(base.config.get_text_config(), "attn_logit_softcapping", None)
+        self.plain_attention = "sdpa" if base._supports_sdpa and not capped else "eager"
+        # Hybrid models call their attention through the same interface, whether or not they say so.
+        supports_flex = base._supports_flex_attn or (base._supports_sdpa and bool(known_mixers(base)))
+        if attention == "flex" and not supports_flex:
+            raise InputError(f"{type(base).__name__} does not support FlexAttention; choose attention='sdpa'")
+        self.flex = attention == "flex" or (attention == "auto" and kind == "cuda" and supports_flex)
+        sdpa = SDPA if self.plain_attention == "sdpa" and kind == "cpu" else self.plain_attention
+        self.tree_attention = FLEX if self.flex else sdpa
         self.obstacle = branching_obstacle(self.decoder)
         self._sights = {} if self.obstacle else layer_sights(self.decoder)
         self.carries_state = bool(known_mixers(self.decoder))
@@ -367,14 +372,25 @@ class RowReader:
         """What each kind of attention layer sees; empty if the model cannot read trees."""
         return {} if self.obstacle else self._sights
 
-    @property
-    def flex(self) -> bool:
-        """Whether trees are computed with FlexAttention."""
-        return self.tree_attention == FLEX
-
     def __call__(self, row: TreeRow | PlainRow) -> Tensor:
         """Hidden states [I, D] of a row's tokens, in the order that the row numbers them in."""
-        return self._read_tree(row) if isinstance(row, TreeRow) else self._read_plain(row)
+        if isinstance(row, PlainRow):  # padding comes last, where no token looks: no mask
+            return self._read(self.tensor(row.tokens_BL), None, self.plain_attention).flatten(0, 1)
+        tree = row.tree
+        length = padded(len(tree), few=self.recorded is not None) if self.flex else len(tree)
+        token_L, position_L = np.zeros(length, np.int64), np.zeros(length, np.int64)
+        end_L = np.arange(1, length + 1)  # padding sees itself: a softmax over nothing is NaN
+        token_L[: len(tree)], position_L[: len(tree)], end_L[: len(tree)] = tree.token, tree.position, tree.end
+        nodes = self.tensor(token_L), self.tensor(position_L), self.tensor(end_L)
+        if self.recorded:
+            return self.recorded(*nodes, self.who)
+        branching = None
+        if self.carries_state:
+            parent_L = np.arange(-1, length - 1)
+            parent_L[: len(tree)] = tree.parent
+            parent_L[len(tree) : len(tree) + 1] = -1  # padding is one more tree
+            branching = Branching(parent_L, self.device)
+        return self._read_nodes(*nodes, branching)
 
     def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
         """An array of a row, on the device of the model."""
@@ -471,18 +487,6 @@ class RowReader:
         finally:
             self.recorded = recorded
 
-    def _read_tree(self, row: TreeRow) -> Tensor:
-        """Hidden states [L, D] of a tree's nodes, and of padding after them."""
-        tree = row.tree
-        length = padded(len(tree), few=self.recorded is not None) if self.flex else len(tree)
-        token_L, position_L = np.zeros(length, np.int64), np.zeros(length, np.int64)
-        end_L = np.arange(1, length + 1)  # padding sees itself: a softmax over nothing is NaN
-        token_L[: len(tree)], position_L[: len(tree)], end_L[: len(tree)] = tree.token, tree.position, tree.end
-        nodes = self.tensor(token_L), self.tensor(position_L), self.tensor(end_L)
-        if self.recorded:
-            return self.recorded(*nodes, self.who)
-        return self._read_nodes(*nodes, self._branching(tree, length) if self.carries_state else None)
-
     def _read_nodes(
         self, token_L: Tensor, position_L: Tensor, end_L: Tensor, branching: Branching | None = None
     ) -> Tensor:
@@ -497,17 +501,6 @@ class RowReader:
             masks |= dict.fromkeys(STATEFUL, branching)
         mask = masks if len(masks) > 1 else next(iter(masks.values()))
         return self._read(token_L[None], mask, self.tree_attention, position_ids=position_L[None])[0]
-
-    def _branching(self, tree: TokenTree, length: int) -> Branching:
-        """The forks of a row of `length` nodes: the tree's, and one tree of padding after it."""
-        parent_L = np.arange(-1, length - 1)
-        parent_L[: len(tree)] = tree.parent
-        parent_L[len(tree) : len(tree) + 1] = -1
-        return Branching(parent_L, self.device)
-
-    def _read_plain(self, row: PlainRow) -> Tensor:
-        """Hidden states [B * L, D] of calls side by side. Padding comes last, where no token looks: no mask."""
-        return self._read(self.tensor(row.tokens_BL), None, self.plain_attention).flatten(0, 1)
 
     def _read(self, tokens_BL: Tensor, mask: Any, attention: str, **more: Any) -> Tensor:
         self.attend_with(attention)
@@ -549,25 +542,6 @@ class Answers(NamedTuple):
 
 Attention = Literal["auto", "flex", "sdpa"]
 FLEX, SDPA = "bough_flex", "bough_sdpa"  # our names for them among the attention functions of transformers
-
-
-def attentions(model: Any, wanted: Attention, device: torch.device) -> tuple[str, str]:
-    """The names under which transformers knows the attention for plain rows and for trees."""
-    from transformers import AttentionInterface
-
-    AttentionInterface.register(FLEX, flex_tree_attention)
-    AttentionInterface.register(SDPA, sdpa_tree_attention)
-    # SDPA leaves out the capping of scores (Gemma 2) silently.
-    capped = getattr(model.config.get_text_config(), "attn_logit_softcapping", None)
-    plain = "sdpa" if model._supports_sdpa and not capped else "eager"
-    # Hybrid models call their attention through the same interface, whether or not they say so.
-    supports_flex = model._supports_flex_attn or (model._supports_sdpa and bool(known_mixers(model)))
-    if wanted == "flex" and not supports_flex:
-        raise InputError(f"{type(model).__name__} does not support FlexAttention; choose attention='sdpa'")
-    flex = wanted == "flex" or (wanted == "auto" and device.type == "cuda" and supports_flex)
-    if flex:
-        return plain, FLEX
-    return plain, SDPA if plain == "sdpa" and device.type == "cpu" else plain
 
 
 @contextmanager

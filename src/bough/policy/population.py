@@ -22,12 +22,12 @@ from torch.nn import functional
 
 from bough.errors import InputError
 from bough.policy.adapters import ACTOR, AdapterWeights, Lora, adapted_layers, add_actor, has_adapter, load_named
-from bough.policy.head import Predictions, predict
+from bough.policy.head import predict
 from bough.policy.load import save_adapter
 from bough.policy.policy import BUDGET, Answers, Policy
 from bough.policy.recorded import padded
 from bough.trees.build import CallTokens
-from bough.trees.pack import Joined, PlainRow, TreeRow, join, shared_lines, shared_trees
+from bough.trees.pack import PlainRow, TreeRow, join, shared_lines, shared_trees
 
 NAME = re.compile(r"[A-Za-z0-9_-]+")
 FROZEN = "@reference"  # not a member's name, so no member can have it
@@ -153,13 +153,28 @@ class Population:
         pass of a row must be done before another row is computed.
         """
         joined = join(list(row.values()), align=self.align)
-        names = [self._reference_of(name) if reference else name for name in row]
+        names: list[str | None] = list(row)
+        if reference:
+            kept = self.policy.model.peft_config
+            names = [next((one for one in (name + FROZEN, FROZEN) if one in kept), None) for name in row]
         self.lora.segments = [AdaptedSegment(a, *s) for a, s in zip(names, joined.segments, strict=True)]
         self.lora.dropout = not reference
         heats = [(temperatures or {}).get(name, 1.0) for name in row]
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not reference):
-            found = self._predict(joined, [len(own.targets_M) for own in row.values()], heats)
-        lengths, index_N = joined.row.lengths, self.policy.row_reader.tensor(joined.row.index_N)
+        policy, tensor = self.policy, self.policy.row_reader.tensor
+        with (
+            torch.set_grad_enabled(torch.is_grad_enabled() and not reference),
+            torch.autocast(policy.device.type, policy.autocast, enabled=policy.autocast is not None),
+        ):
+            hidden_MD, targets_M = policy.predictors(joined.row), tensor(joined.row.targets_M)
+            # Members of one temperature are predicted together.
+            sizes = [len(own.targets_M) for own in row.values()] if len(set(heats)) > 1 else [len(targets_M)]
+            parts = zip(torch.split(hidden_MD, sizes), torch.split(targets_M, sizes), heats, strict=False)
+            done = [
+                predict(hidden_PD, targets_P, replace(policy.head, temperature=heat))
+                for hidden_PD, targets_P, heat in parts
+            ]
+        found = done[0] if len(done) == 1 else [torch.cat(values) for values in zip(*done, strict=True)]
+        lengths, index_N = joined.row.lengths, tensor(joined.row.index_N)
         by_call = [list(torch.split_with_sizes(values_M[index_N], lengths)) for values_M in found]
         answers, begin = {}, 0
         for name, own in row.items():
@@ -168,24 +183,6 @@ class Population:
             answers[name] = Answers(logprobs, entropies, greedy)
             begin = end
         return answers
-
-    def _predict(self, joined: Joined, sizes: list[int], heats: list[float]) -> Predictions:
-        """The predictions of a row, in which members have `sizes` of them at temperatures `heats`."""
-        policy = self.policy
-        with torch.autocast(policy.device.type, policy.autocast, enabled=policy.autocast is not None):
-            hidden_MD, targets_M = policy.predictors(joined.row), self.policy.row_reader.tensor(joined.row.targets_M)
-            if len(set(heats)) == 1:
-                return predict(hidden_MD, targets_M, replace(policy.head, temperature=heats[0]))
-            parts = zip(torch.split(hidden_MD, sizes), torch.split(targets_M, sizes), heats, strict=True)
-            done = [
-                predict(hidden_PD, targets_P, replace(policy.head, temperature=heat))
-                for hidden_PD, targets_P, heat in parts
-            ]
-        return Predictions(*(torch.cat(values) for values in zip(*done, strict=True)))
-
-    def _reference_of(self, name: str) -> str | None:
-        adapters = self.policy.model.peft_config
-        return next((frozen for frozen in (name + FROZEN, FROZEN) if frozen in adapters), None)
 
     def _config(self, lora: Lora) -> Any:
         """The peft configuration of a new adapter, as a model without adapters resolves it.
@@ -279,10 +276,6 @@ class LayerLora(NamedTuple):
             aligned=all(size % ALIGNMENT == 0 for size in sizes),
         )  # fmt: skip
 
-    def drops(self) -> bool:
-        """Whether some segment has dropout now."""
-        return any(one is not None and one.training for one in self.dropouts)
-
 
 class SegmentedLora:
     """What the adapters add to the layers of a model, by segment of the row that is computed.
@@ -339,22 +332,14 @@ class SegmentedLora:
         autocast = torch.is_autocast_enabled(kind)
         weight = next(down for down in lora.downs if down is not None)
         x_TI = x_TI.to(torch.get_autocast_dtype(kind) if autocast else weight.dtype)
-        compute = self._grouped if self._groups(lora, x_TI, stops) else self._looped
-        added_TO = compute(layer, lora, x_TI, stops)
+        grouped = self.grouped
+        if grouped is None:
+            grouped = len(stops) > 1 and x_TI.is_cuda and x_TI.dtype == torch.bfloat16
+        drops = self.dropout and any(one is not None and one.training for one in lora.dropouts)
+        aligned = lora.aligned and all(stop % ALIGNMENT == 0 for stop in stops)
+        grouped = grouped and hasattr(functional, "grouped_mm") and aligned and not drops
+        added_TO = (self._grouped if grouped else self._looped)(layer, lora, x_TI, stops)
         return (output + added_TO.view_as(output)).to(output.dtype)
-
-    def _groups(self, lora: LayerLora, x_TI: Tensor, stops: Sequence[int]) -> bool:
-        """Whether the segments of a layer are computed as grouped products."""
-        wanted = self.grouped
-        if wanted is None:
-            wanted = len(stops) > 1 and x_TI.is_cuda and x_TI.dtype == torch.bfloat16
-        return (
-            wanted
-            and hasattr(functional, "grouped_mm")
-            and lora.aligned
-            and all(stop % ALIGNMENT == 0 for stop in stops)
-            and not (self.dropout and lora.drops())
-        )
 
     def _looped(self, layer: Any, lora: LayerLora, x_TI: Tensor, stops: Sequence[int]) -> Tensor:
         width = layer.out_features

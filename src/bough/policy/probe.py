@@ -18,8 +18,7 @@ import contextlib
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.metadata import version
@@ -48,23 +47,15 @@ UNKNOWN = (
     "is computed in a way that Bough does not know: its log-probabilities would be off by up to {:.2g} nats, so it can "
     "be neither trained nor sampled with the local engine; use --engine vllm or openai to sample from it"
 )
-
-
-def _calls() -> list[Call]:
-    """Two tasks: one episode that forks inside and at the end of its replies, and one call of another."""
-    ids = [3 + (7 * i * i + 31 * i) % 241 for i in range(100)]
-    start, ends = ids[:20], [ids[20:30], ids[30:39], ids[39:53]]
-    prompts_and_replies = [
-        (start[:12], start[12:]),
-        ([*start, *ids[53:57]], ends[0]),
-        ([*start, *ids[53:57]], ends[1]),
-        ([*start[:15], *ends[2][:6]], ends[2][6:]),
-        (ids[60:70], ids[70:82]),
-    ]
-    return [Call(prompt_ids=prompt, completion_ids=reply) for prompt, reply in prompts_and_replies]
-
-
-CALLS = _calls()
+# Two tasks: one episode that forks inside and at the end of its replies, and one call of another.
+IDS = [3 + (7 * i * i + 31 * i) % 241 for i in range(100)]
+CALLS = [
+    Call(prompt_ids=IDS[:12], completion_ids=IDS[12:20]),
+    Call(prompt_ids=IDS[:20] + IDS[53:57], completion_ids=IDS[20:30]),
+    Call(prompt_ids=IDS[:20] + IDS[53:57], completion_ids=IDS[30:39]),
+    Call(prompt_ids=IDS[:15] + IDS[39:45], completion_ids=IDS[45:53]),
+    Call(prompt_ids=IDS[60:70], completion_ids=IDS[70:82]),
+]
 
 
 def probe(model: Any, how: str, small_policy: Callable[[Any], Policy]) -> Findings:
@@ -73,27 +64,34 @@ def probe(model: Any, how: str, small_policy: Callable[[Any], Policy]) -> Findin
     `how` names what else the paths depend on. A model of which no small copy can be made is
     computed as it would compute itself, one call at a time.
     """
-
-    def find() -> Findings:
+    key = _key(model, how)
+    path = cache_folder() / "probes" / f"{key}.json"
+    if key not in _known:
+        with contextlib.suppress(OSError, ValueError, TypeError):  # not there, or damaged
+            _known[key] = Findings(**read_json(path))
+    if key not in _known:
         try:
-            small = small_policy(miniature(model))
-            return examine(small)
+            _known[key] = examine(small_policy(miniature(model)))
         except BoughError as error:
-            return Findings(obstacle=str(error), together=False)
-
-    return kept(model, how, find)
+            _known[key] = Findings(obstacle=str(error), together=False)
+        with contextlib.suppress(OSError):  # a cache that cannot be written costs a second the next time
+            write_json(path, asdict(_known[key]))
+    return _known[key]
 
 
 @torch.no_grad()
 def examine(policy: Policy) -> Findings:
     """Compares all paths of a small policy in float32 with its model's own forward pass."""
-    with _eager(policy.base):
-        try:
-            own = [_own_logits(policy.base, input_ids(call).tolist()) for call in CALLS]
-        except Exception as error:  # its sizes do not fit together, each model fails in its own way
-            raise BoughError(f"its small copy cannot be computed ({_said(error)})") from error
-        if not _causal(policy.base, own):
-            return Findings(refusal=NOT_CAUSAL)
+    attention = policy.base.config._attn_implementation
+    policy.base.set_attn_implementation("eager")  # the one implementation that leaves nothing out
+    try:
+        own = [_own_logits(policy.base, input_ids(call).tolist()) for call in CALLS]
+        causal = _causal(policy.base, own)
+    except Exception as error:  # its sizes do not fit together, each model fails in its own way
+        raise BoughError(f"its small copy cannot be computed ({_said(error)})") from error
+    policy.base.set_attn_implementation(attention)
+    if not causal:
+        return Findings(refusal=NOT_CAUSAL)
     replies = [torch.tensor(call.completion_ids) for call in CALLS]
     logprobs = [
         logits_LV[-len(reply) :].log_softmax(-1).gather(1, reply[:, None])[:, 0]
@@ -106,18 +104,16 @@ def examine(policy: Policy) -> Findings:
     if errors["plain rows"] > TOLERANCE:
         return Findings(refusal=UNKNOWN.format(errors["plain rows"]), errors=errors)
     errors["rows side by side"] = _error_of_rows(policy, plain_rows(CALLS, BUDGET), logprobs)
-    obstacle = policy.obstacle or _tree_obstacle(policy, logprobs, errors)
+    obstacle = policy.obstacle
+    if not obstacle:
+        try:
+            errors["tree"] = _error_of_rows(policy, tree_rows(CALLS, BUDGET), logprobs)
+        except Exception as error:  # a model that was not written for trees may fail anywhere
+            obstacle = f"it fails on a tree ({_said(error)})"
+        else:
+            if errors["tree"] > TOLERANCE:
+                obstacle = f"on a tree its log-probabilities would be off by up to {errors['tree']:.2g} nats"
     return Findings(None, obstacle, errors["rows side by side"] <= TOLERANCE, errors)
-
-
-def _tree_obstacle(policy: Policy, own: list[Tensor], errors: dict[str, float]) -> str | None:
-    try:
-        errors["tree"] = _error_of_rows(policy, tree_rows(CALLS, BUDGET), own)
-    except Exception as error:  # a model that was not written for trees may fail anywhere
-        return f"it fails on a tree ({_said(error)})"
-    if errors["tree"] > TOLERANCE:
-        return f"on a tree its log-probabilities would be off by up to {errors['tree']:.2g} nats"
-    return None
 
 
 def _said(error: Exception) -> str:
@@ -140,17 +136,6 @@ def _causal(model: Any, own: list[Tensor]) -> bool:
 def _own_logits(model: Any, ids: list[int]) -> Tensor:
     logits_LV: Tensor = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
     return logits_LV.float()
-
-
-@contextmanager
-def _eager(model: Any) -> Iterator[None]:
-    """Within it the model attends with the one implementation that leaves nothing out."""
-    before = model.config._attn_implementation
-    model.set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)
 
 
 def _error_of_rows(policy: Policy, rows: Sequence[TreeRow | PlainRow], own: list[Tensor]) -> float:
@@ -194,28 +179,6 @@ class Findings:
 
 
 _known: dict[str, Findings] = {}
-
-
-def kept(model: Any, how: str, find: Callable[[], Findings]) -> Findings:
-    """The findings of `find`, or those on file of the same model and code; `how` names its attention."""
-    key = _key(model, how)
-    if key not in _known:
-        path = cache_folder() / "probes" / f"{key}.json"
-        found = _read(path)
-        if found is None:
-            found = find()
-            with contextlib.suppress(OSError):  # a cache that cannot be written costs a second the next time
-                write_json(path, asdict(found))
-        _known[key] = found
-    return _known[key]
-
-
-def _read(path: Path) -> Findings | None:
-    """None where there is no such file or it is damaged."""
-    try:
-        return Findings(**read_json(path))
-    except (OSError, ValueError, TypeError):
-        return None
 
 
 def _key(model: Any, how: str) -> str:

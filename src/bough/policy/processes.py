@@ -13,6 +13,7 @@ import pickle
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -25,7 +26,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from bough.errors import BoughError, exception_line
-from bough.ledger import Mean, add_metrics
+from bough.ledger import Mean, add_metrics, plural
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -39,8 +40,13 @@ class Processes:
     def __init__(self) -> None:
         # Accelerate does not group processes on CPUs unless it is told that they run on CPUs.
         cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
-        if not cpu and _share_a_gpu():
-            _join_with_gloo()
+        count = torch.cuda.device_count()
+        # Several processes on one GPU, which NCCL refuses. Ray Train has joined them already.
+        if not cpu and torch.cuda.is_available() and _on_this_machine() > count and not distributed.is_initialized():
+            distributed.init_process_group(backend="gloo")
+            if distributed.get_rank() == 0:
+                shared = f"{_on_this_machine()} processes share {plural(count, 'GPU')}"
+                log.warning("%s: they communicate through gloo, which is slower than NCCL.", shared)
         self.state = PartialState(cpu=cpu)
         self.rank, self.count = self.state.process_index, self.state.num_processes
         self.first = self.state.is_main_process
@@ -128,27 +134,9 @@ def deal(sizes: Sequence[int], count: int) -> list[list[int]]:
     return [sorted(share) for share in shares]
 
 
-def _share_a_gpu() -> bool:
-    """Whether this machine has more processes of the run than GPUs."""
-    return torch.cuda.is_available() and _on_this_machine() > torch.cuda.device_count()
-
-
 def _on_this_machine() -> int:
     """The number of processes of the run on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-
-
-def _join_with_gloo() -> None:
-    """Several processes on one GPU, which NCCL refuses. Ray Train has joined them already."""
-    if torch.distributed.is_initialized():
-        return
-    torch.distributed.init_process_group(backend="gloo")
-    if torch.distributed.get_rank() == 0:
-        count = torch.cuda.device_count()
-        log.warning(
-            "%s processes share %d GPU%s: they communicate through gloo, which is slower than NCCL.",
-            os.environ["LOCAL_WORLD_SIZE"], count, "" if count == 1 else "s",
-        )  # fmt: skip
 
 
 def _sum(bucket: list[Tensor]) -> None:
@@ -268,8 +256,11 @@ class Messages:
     def deal(self, work: Callable[[], Sequence[T]]) -> T:
         """`Processes.first_deals`."""
         if self._rank:
-            received: T = self._received(self._exchange(None))
-            return received
+            received: tuple[T, BaseException | None] = pickle.loads(self._exchange(None))  # noqa: S301  our own
+            if received[1] is not None:
+                self._known = received[1]
+                raise received[1]
+            return received[0]
         try:
             items = work()
             packed = [pickle.dumps((item, None)) for item in items[1:]]
@@ -284,17 +275,8 @@ class Messages:
         """Sends an error of the first process; gives up where the others do not wait for a message."""
         if error is self._known:
             return
-        try:
+        with suppress(ProcessLostError):  # they have ended too
             self._exchange([packed_error(error)] * (self._count - 1), patience_s=PATIENCE_S)
-        except ProcessLostError:  # they have ended too
-            return
-
-    def _received(self, content: bytes) -> Any:
-        value, error = pickle.loads(content)  # noqa: S301  written by the first process of this run
-        if error is not None:
-            self._known = error
-            raise error
-        return value
 
     def _exchange(self, messages: list[bytes] | None, *, patience_s: float | None = None) -> bytes:
         """The first process sends one message to each of the others, which pass None and get theirs."""

@@ -63,23 +63,6 @@ class Recording:
     grad_LD: Tensor | None = None
 
 
-class CaptureState:
-    """What a capture that fails leaves behind: the stream, the random numbers and the pool of a capture under way."""
-
-    def __init__(self) -> None:
-        self.stream = torch.cuda.current_stream()
-        self.generator = torch.cuda.default_generators[self.stream.device_index]
-        self.randomness = self.generator.clone_state()
-
-    def restore(self, pool: Any) -> None:
-        """Puts back what it was before, after a failure in the middle of a capture into `pool`."""
-        torch.cuda.set_stream(self.stream)
-        self.generator.graphsafe_set_state(self.randomness)
-        with suppress(RuntimeError):  # where the failure was outside of a capture
-            torch._C._cuda_endAllocateToPool(self.stream.device_index, pool)
-            torch._C._cuda_releasePool(self.stream.device_index, pool)
-
-
 class RecordedReads:
     """Plays `read` back, and adds its gradient to that of `weights`.
 
@@ -129,7 +112,9 @@ class RecordedReads:
         After any other failure nothing is recorded any more.
         """
         length, ran_out, failure = key[0], False, ""
-        before = CaptureState() if inputs[0].is_cuda else None
+        stream = torch.cuda.current_stream() if inputs[0].is_cuda else None
+        generator = torch.cuda.default_generators[stream.device_index] if stream else None
+        randomness = generator.clone_state() if generator else None
         try:
             static = (inputs[0].clone(), inputs[1].clone(), inputs[2].clone())
             if self._fits(static):
@@ -142,8 +127,12 @@ class RecordedReads:
             return
         # Outside the handler: its exception keeps the tensors of the failed recording in memory.
         if failure:
-            if before and self._pool:
-                before.restore(self._pool)
+            if stream and generator and randomness and self._pool:  # what a capture that fails leaves behind
+                torch.cuda.set_stream(stream)
+                generator.graphsafe_set_state(randomness)
+                with suppress(RuntimeError):  # where the failure was outside of a capture
+                    torch._C._cuda_endAllocateToPool(stream.device_index, self._pool)
+                    torch._C._cuda_releasePool(stream.device_index, self._pool)
             log.warning("A row cannot be recorded as a CUDA graph (%s): continuing without CUDA graphs.", failure)
             self.limit = 0
         if ran_out or failure:

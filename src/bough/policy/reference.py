@@ -147,7 +147,12 @@ class Twin:
     """`policy` computes what `source` did at the last `renew`."""
 
     def __init__(self, source: Policy) -> None:
-        shared = {id(weight): _shared(weight) for weight in source.model.parameters() if not weight.requires_grad}
+        frozen = [weight for weight in source.model.parameters() if not weight.requires_grad]
+        # Parameters of their own in the same memory, so that `weight.data = …` on either leaves the other as it is.
+        # Quantized weights are of a class of their own; these are never replaced.
+        shared = {
+            id(one): nn.Parameter(one.data, requires_grad=False) if type(one) is nn.Parameter else one for one in frozen
+        }
         self._source = [weight for weight in source.model.parameters() if weight.requires_grad]
         attention: Attention = "flex" if source.row_reader.flex else "sdpa"
         # What is in `shared` is used as it is; all other weights are copied.
@@ -168,9 +173,3 @@ class Twin:
     def renew(self) -> None:
         """Copies the newest weights, in place. The twin must not be computing, nor the source be in an update."""
         torch._foreach_copy_(self._own, self._source)
-
-
-def _shared(weight: Tensor) -> Tensor:
-    """The same memory as another parameter, so that `weight.data = …` on either leaves the other as it is."""
-    # Quantized weights are of a class of their own; these are never replaced.
-    return nn.Parameter(weight.data, requires_grad=False) if type(weight) is nn.Parameter else weight

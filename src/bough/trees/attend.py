@@ -80,7 +80,7 @@ def flex_tree_attention(
         query,
         key,
         value,
-        score_mod=None if softcap is None else _softcapped(softcap),
+        score_mod=None if softcap is None else lambda score, *_: softcap * torch.tanh(score / softcap),
         block_mask=attention_mask,
         scale=scaling,
         enable_gqa=query.shape[1] != key.shape[1],
@@ -135,13 +135,6 @@ def _mask_mod(end_L: Tensor, position_L: Tensor, sight: Sight) -> Callable[[Any,
         return visible if since_L is None else visible & (position_L[k] >= since_L[q])
 
     return sees
-
-
-def _softcapped(cap: float) -> Callable[..., Tensor]:
-    def capped(score: Tensor, *_: Any) -> Tensor:
-        return cap * torch.tanh(score / cap)
-
-    return capped
 
 
 def _listed(blocks_QK: Tensor) -> tuple[Tensor, Tensor]:

@@ -91,7 +91,9 @@ def branching_obstacle(decoder: nn.Module) -> str | None:
     foreign = set(layer_types) - EXPRESSIBLE - POINTWISE - (STATEFUL if len(mixers) == num_stateful else set())
     if foreign:
         return f"it has layers of kind {', '.join(sorted(foreign))}"
-    if unknown_convolutions(decoder) or (getattr(decoder, "_is_stateful", False) and not mixers):
+    inside = {child for mixer in mixers for child in mixer.modules()}
+    unknown = any(isinstance(module, nn.Conv1d) and module not in inside for module in decoder.modules())
+    if unknown or (getattr(decoder, "_is_stateful", False) and not mixers):
         return "its layers carry state along the sequence"
     if mixers and not layer_sights(decoder):
         return None  # without attention, a token's place is nowhere used
@@ -134,7 +136,7 @@ def tree_delta_rule(
     inputs = [each[0] for each in (query, key, value, g, beta)]
     kernel = fla_kernel(KIMI_DELTA_RULE if g.dim() == key.dim() else DELTA_RULE, query)
     if kernel is not None:
-        return branching.linear_scan(inputs, _packed(kernel, options))[None], None
+        return branching.linear_scan(inputs, _packed(kernel, **options))[None], None
 
     def step(inputs: Sequence[Tensor], state_S: Tensor | None) -> tuple[Tensor, Tensor]:
         q, k, v, g, beta = inputs
@@ -169,14 +171,15 @@ def row_delta_rule(
     return output, state
 
 
-def _packed(kernel: Callable[..., Any], options: dict[str, bool]) -> Callable[..., tuple[Tensor, Tensor]]:
+def _packed(kernel: Callable[..., Any], **options: Any) -> Callable[..., tuple[Tensor, Tensor]]:
+    """The kernel as a step over queries, keys, values, gates and, for the delta rule, betas."""
+
     def step(
         inputs: Sequence[Tensor], state_S: Tensor | None, bounds: Tensor, bounds_on_cpu: Tensor
     ) -> tuple[Tensor, Tensor]:
-        q, k, v, g, beta = inputs
-        output, state = kernel(
-            q, k, v, g=g, beta=beta, initial_state=state_S, cu_seqlens=bounds, cu_seqlens_cpu=bounds_on_cpu, **options
-        )
+        named = dict(zip(("g", "beta"), inputs[3:], strict=False))
+        places = {"initial_state": state_S, "cu_seqlens": bounds, "cu_seqlens_cpu": bounds_on_cpu}
+        output, state = kernel(*inputs[:3], **named, **places, **options)
         return output, state
 
     return step
@@ -214,7 +217,14 @@ def tree_scan(
     dt = dt.clamp(*dt_limit)
     kernel = fla_kernel(LINEAR_ATTENTION, hidden_states)
     if kernel is not None:
-        return _with_kernel(branching, kernel, hidden_states, dt, A, B, C, D)
+        # Mamba-2 is linear attention with a decay per head: keys B, queries C, values x * dt.
+        repeats = hidden_states.shape[2] // B.shape[2]
+        q, k = (each.repeat_interleave(repeats, dim=2) for each in (C, B))
+        v = (hidden_states * dt[..., None]).to(hidden_states.dtype)
+        decay = A.float() * dt.float()
+        packed = _packed(kernel, scale=1.0, output_final_state=True)
+        output = branching.linear_scan([each[0] for each in (q, k, v, decay)], packed)[None]
+        return output if D is None else output + D[:, None] * hidden_states
 
     def step(inputs: Sequence[Tensor], state_S: Tensor | None) -> tuple[Tensor, Tensor]:
         x, dt, b, c = inputs
@@ -229,46 +239,13 @@ def tree_scan(
     return branching.scan([each[0] for each in (hidden_states, dt, B, C)], step)[None]
 
 
-def _with_kernel(
-    branching: Branching,
-    kernel: Callable[..., Any],
-    x_1LHP: Tensor,
-    dt_1LH: Tensor,
-    A_H: Tensor,
-    B_1LGN: Tensor,
-    C_1LGN: Tensor,
-    D_H: Tensor | None,
-) -> Tensor:
-    """Mamba-2 is linear attention with a decay per head: keys B, queries C, values x * dt."""
-    repeats = x_1LHP.shape[2] // B_1LGN.shape[2]
-    q, k = (each.repeat_interleave(repeats, dim=2) for each in (C_1LGN, B_1LGN))
-    v = (x_1LHP * dt_1LH[..., None]).to(x_1LHP.dtype)
-    decay_1LH = A_H.float() * dt_1LH.float()
-
-    def step(
-        inputs: Sequence[Tensor], state_S: Tensor | None, bounds: Tensor, bounds_on_cpu: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        q, k, v, g = inputs
-        output, state = kernel(
-            q, k, v, g=g, scale=1.0, initial_state=state_S, output_final_state=True,
-            cu_seqlens=bounds, cu_seqlens_cpu=bounds_on_cpu,
-        )  # fmt: skip
-        return output, state
-
-    output_1LHP = branching.linear_scan([each[0] for each in (q, k, v, decay_1LH)], step)[None]
-    return output_1LHP if D_H is None else output_1LHP + D_H[:, None] * x_1LHP
-
-
-def _no_fused_form(*_: Any, **__: Any) -> None:
-    """As if the kernel that does a whole Mamba-2 layer in one were not installed."""
-
-
 TREE_FORMS: dict[str, Callable[..., Any]] = {
     "causal_conv1d_fn": tree_convolution,
     "torch_chunk_gated_delta_rule": tree_delta_rule,
     "chunk_kimi_delta_attention": tree_delta_rule,
     "mamba2_chunk_scan": tree_scan,
-    "mamba2_split_conv1d_scan_combined": _no_fused_form,
+    # As if the kernel that does a whole Mamba-2 layer in one were not installed.
+    "mamba2_split_conv1d_scan_combined": lambda *_, **__: None,
 }
 # Functions that mixers call with a cache only, or that look at one token at a time.
 HARMLESS = {
@@ -285,12 +262,6 @@ def known_mixers(decoder: nn.Module) -> list[nn.Module]:
     return [module for module in decoder.modules() if _is_known(type(module))]
 
 
-def unknown_convolutions(decoder: nn.Module) -> bool:
-    """Whether the decoder has convolutions outside of known mixers."""
-    inside = {child for mixer in known_mixers(decoder) for child in mixer.modules()}
-    return any(isinstance(module, nn.Conv1d) and module not in inside for module in decoder.modules())
-
-
 def let_mixers_branch(decoder: nn.Module) -> None:
     """From now on the mixers of `decoder` take a `Branching` as their attention mask."""
     for mixer in known_mixers(decoder):
@@ -304,9 +275,13 @@ def _forward(
         branching = attention_mask
     if branching is not None:
         return _tree_forward(branching, mixer, *inputs, **options)
-    if functions := _instead_of_kernels(mixer):
-        return _with_functions(mixer, functions)(mixer, *inputs, attention_mask=attention_mask, **options)
-    return type(mixer).forward(mixer, *inputs, attention_mask=attention_mask, **options)
+    forward: Callable[..., Any] = type(mixer).forward
+    # Installed kernels that cannot do the work here are not called.
+    if kernels_installed() and _on_cpu(mixer):
+        forward = _with_functions(mixer, _torch_forms(mixer))
+    elif kernels_installed() and torch.is_grad_enabled() and head_gates_refused():
+        forward = _with_functions(mixer, {"torch_chunk_gated_delta_rule": row_delta_rule})
+    return forward(mixer, *inputs, attention_mask=attention_mask, **options)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # every tree has other levels
@@ -324,17 +299,6 @@ def _with_functions(mixer: nn.Module, functions: Mapping[str, Callable[..., Any]
     )
     forward.__kwdefaults__ = own.__kwdefaults__
     return forward
-
-
-def _instead_of_kernels(mixer: nn.Module) -> Mapping[str, Callable[..., Any]]:
-    """What the mixer calls without a tree in place of installed kernels that cannot do the work here."""
-    if not kernels_installed():
-        return {}
-    if _on_cpu(mixer):
-        return _torch_forms(mixer)
-    if torch.is_grad_enabled() and head_gates_refused():
-        return {"torch_chunk_gated_delta_rule": row_delta_rule}
-    return {}
 
 
 def _torch_forms(mixer: nn.Module) -> dict[str, Callable[..., Any]]:

@@ -126,11 +126,8 @@ def _answers(members: Sequence[CallTokens], predictors: list[Ids]) -> tuple[list
 
 def _tell_too_long(sizes: list[int], budget: int) -> None:
     if too_long := sum(size > budget for size in sizes):
-        log.warning(
-            "%s longer than the token budget of %d; each gets its own row",
-            plural(too_long, "call is", "calls are"),
-            budget,
-        )
+        said = plural(too_long, "call is", "calls are")
+        log.warning("%s longer than the token budget of %d; each gets its own row", said, budget)
 
 
 # Rows that several owners' calls share: what belongs to one owner is contiguous, and owners share no tokens.
@@ -140,18 +137,11 @@ def _tell_too_long(sizes: list[int], budget: int) -> None:
 Owner = TypeVar("Owner", bound=Hashable)
 
 
-class Segment(NamedTuple):
-    """Tokens `start` to `stop` of a row, counted over its lines where it has several."""
-
-    start: int
-    stop: int
-
-
 class Joined(NamedTuple):
-    """Rows as one, and which of its tokens are those of each."""
+    """Rows as one, and where the tokens of each start and stop, counted over its lines where it has several."""
 
     row: TreeRow | PlainRow
-    segments: list[Segment]
+    segments: list[tuple[int, int]]
 
 
 def shared_trees(calls: Mapping[Owner, Sequence[CallTokens]], budget: int) -> list[dict[Owner, TreeRow]]:
@@ -187,11 +177,7 @@ def join(rows: Sequence[TreeRow | PlainRow], *, align: int = 1) -> Joined:
     The trees begin at multiples of `align`, with padding between them that no other token sees.
     """
     trees = [row for row in rows if isinstance(row, TreeRow)]
-    if len(trees) == len(rows):
-        return _join_trees(trees, align)
-    plain = [row for row in rows if isinstance(row, PlainRow)]
-    assert len(plain) == len(rows), "trees and plain rows cannot be computed together"
-    return _join_lines(plain)
+    return _join_trees(trees, align) if trees else _join_lines([row for row in rows if isinstance(row, PlainRow)])
 
 
 def _join_trees(rows: list[TreeRow], align: int) -> Joined:
@@ -209,7 +195,7 @@ def _join_trees(rows: list[TreeRow], align: int) -> Joined:
     num_raw = sum(row.num_raw for row in rows)
     tree = TokenTree(tokens, positions, parents, ends, predictors, num_raw)
     moved = [row.predictors_M + start for start, row in zip(starts, rows, strict=False)]
-    segments = [Segment(start, start + size) for start, size in zip(starts, sizes, strict=False)]
+    segments = [(start, start + size) for start, size in zip(starts, sizes, strict=False)]
     return Joined(TreeRow(*_joined_answers(rows, moved), num_raw, tree), segments)
 
 
@@ -221,8 +207,8 @@ def _join_lines(rows: list[PlainRow]) -> Joined:
     for start, row in zip(starts, rows, strict=False):
         line, place = np.divmod(row.predictors_M, row.tokens_BL.shape[1])
         moved.append(start + line * width + place)
-    segments = [Segment(start, stop) for start, stop in itertools.pairwise(starts)]
-    return Joined(PlainRow(*_joined_answers(rows, moved), sum(row.num_raw for row in rows), tokens_BL), segments)
+    row = PlainRow(*_joined_answers(rows, moved), sum(row.num_raw for row in rows), tokens_BL)
+    return Joined(row, list(itertools.pairwise(starts)))
 
 
 def _joined_answers(

@@ -50,9 +50,6 @@ class Batch:
         empty = nodes_M.new_zeros(self.num_segments * self.longest, *nodes_M.shape[1:])
         return empty.index_copy(0, self.slots_M, nodes_M).view(shape)
 
-    def unpadded(self, padded_SN: Tensor) -> Tensor:
-        return padded_SN.flatten(0, 1).index_select(0, self.slots_M)
-
 
 @dataclass(frozen=True)
 class Level:
@@ -100,7 +97,7 @@ class Branching:
                 stop = start + batch.num_segments
                 padded = [batch.padded(each_M) for each_M in next(batches)]
                 output_SN, after_S = step(padded, None if before is None else before[start:stop])
-                outputs.append(batch.unpadded(output_SN))
+                outputs.append(output_SN.flatten(0, 1).index_select(0, batch.slots_M))
                 after.append(after_S)
                 start = stop
             states = torch.cat(after)
@@ -127,10 +124,6 @@ class Branching:
     def _two_pass(self) -> TwoPass:
         return TwoPass.of(self._segments, self._tensor)
 
-    @cached_property
-    def levels(self) -> list[Level]:
-        return [self._level(segments) for segments in self._segments]
-
     def _in_order(self, inputs: Sequence[Tensor], sizes: list[int]) -> list[tuple[Tensor, ...]]:
         """Inputs in the order of the levels, cut into pieces of these sizes.
 
@@ -139,21 +132,22 @@ class Branching:
         ordered = [each_L.index_select(0, self._order) for each_L in inputs]
         return list(zip(*(torch.split_with_sizes(each_L, sizes) for each_L in ordered), strict=True))
 
-    def _level(self, segments: Segments) -> Level:
-        lengths = segments.lengths.tolist()
-        batches, first = [], 0
-        for i in range(1, len(lengths) + 1):
-            if i == len(lengths) or 2 * lengths[i] < lengths[first]:  # at most half of a batch is padding
-                batches.append(self._batch(lengths[first:i]))
-                first = i
-        bounds = torch.from_numpy(np.append(0, segments.lengths.cumsum()))
-        parents_S = self._tensor(segments.parents) if len(segments.parents) else None
-        return Level(batches, parents_S, to_device(bounds, self.device), bounds)
-
-    def _batch(self, lengths: list[int]) -> Batch:
-        longest = lengths[0]
-        slots = [s * longest + np.arange(length) for s, length in enumerate(lengths)]
-        return Batch(len(lengths), longest, self._tensor(np.concatenate(slots)))
+    @cached_property
+    def levels(self) -> list[Level]:
+        levels = []
+        for segments in self._segments:
+            lengths = segments.lengths.tolist()
+            batches, first = [], 0
+            for i in range(1, len(lengths) + 1):
+                if i == len(lengths) or 2 * lengths[i] < lengths[first]:  # at most half of a batch is padding
+                    longest = lengths[first]
+                    slots = [s * longest + np.arange(length) for s, length in enumerate(lengths[first:i])]
+                    batches.append(Batch(i - first, longest, self._tensor(np.concatenate(slots))))
+                    first = i
+            bounds = torch.from_numpy(np.append(0, segments.lengths.cumsum()))
+            parents_S = self._tensor(segments.parents) if len(segments.parents) else None
+            levels.append(Level(batches, parents_S, to_device(bounds, self.device), bounds))
+        return levels
 
     @cached_property
     def _segments(self) -> list[Segments]:
@@ -303,11 +297,19 @@ class TwoPass:
         # Gathered once: the gradient of a gather is as large as what it gathers from.
         ordered = [each_L.index_select(0, self.order) for each_L in inputs]
         key_size, value_size = inputs[1].shape[-1], inputs[2].shape[-1]
-        output, after = step(self._doubled(ordered), self._starts(inputs[1], inputs[2]), *self.first)
-        num_inner = (len(after) - self.num_roots) // 2
+        # Roots, inner segments, and inner segments once more with values of zero.
+        stop = self.num_root_nodes + self.num_inner_nodes
+        doubled = [torch.cat([each_L[:stop], each_L[self.num_root_nodes : stop]]) for each_L in ordered]
+        doubled[2] = pad(ordered[2][:stop], (0, max(0, key_size - value_size), 0, 0, 0, self.num_inner_nodes))
+        # States of zero, and the identity for the second half of the inner segments.
+        counts = [len(each) for each in self.inner_parents]
+        num_inner, width = sum(counts), max(key_size, value_size)
+        shape = self.num_roots + 2 * num_inner, inputs[1].shape[-2], key_size, width
+        starts = inputs[1].new_zeros(shape, dtype=torch.float32)
+        starts[self.num_roots + num_inner :] = torch.eye(key_size, width, device=starts.device)
+        output, after = step([each_M[None] for each_M in doubled], starts, *self.first)
         states, added, moved = torch.split_with_sizes(after, [self.num_roots, num_inner, num_inner])
         before, known = [], [states := states[..., :value_size]]
-        counts = [len(each) for each in self.inner_parents]
         As = torch.split_with_sizes(moved[..., :key_size], counts)
         Bs = torch.split_with_sizes(added[..., :value_size], counts)
         for parents, A, B in zip(self.inner_parents, As, Bs, strict=True):
@@ -319,24 +321,6 @@ class TwoPass:
         later, _ = step(rest, torch.cat(before), *self.second)
         found = torch.cat([output[0, : self.num_root_nodes, :, :value_size], later[0]])
         return found.index_select(0, self.order.argsort())
-
-    def _doubled(self, ordered: Sequence[Tensor]) -> list[Tensor]:
-        """Roots, inner segments, and inner segments once more with values of zero."""
-        stop = self.num_root_nodes + self.num_inner_nodes
-        doubled = [torch.cat([each_L[:stop], each_L[self.num_root_nodes : stop]]) for each_L in ordered]
-        values = ordered[2][:stop]
-        missing = max(0, ordered[1].shape[-1] - values.shape[-1])
-        doubled[2] = pad(values, (0, missing, 0, 0, 0, self.num_inner_nodes))
-        return [each_M[None] for each_M in doubled]
-
-    def _starts(self, keys: Tensor, values: Tensor) -> Tensor:
-        """States of zero, and the identity for the second half of the inner segments."""
-        heads, key_size = keys.shape[-2:]
-        num_inner = sum(map(len, self.inner_parents))
-        width = max(key_size, values.shape[-1])
-        starts = keys.new_zeros(self.num_roots + 2 * num_inner, heads, key_size, width, dtype=torch.float32)
-        starts[self.num_roots + num_inner :] = torch.eye(key_size, width, device=keys.device)
-        return starts
 
 
 # A short causal convolution over a tree.
