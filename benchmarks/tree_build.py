@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from bough.policy.head import Head, predict
-from bough.trees.build import TokenTree
-from bough.trees.pack import tree_rows
+from bough.trees.build import TokenTree, tree_rows
 from bough.types import Call
 
 CUDA = torch.cuda.is_available()

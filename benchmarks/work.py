@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from bough.trees.pack import TreeRow
+from bough.trees.build import TreeRow
 
 
 @dataclass(frozen=True)

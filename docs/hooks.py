@@ -15,7 +15,7 @@ from mkdocs.structure.files import File, Files
 from pydantic.fields import FieldInfo
 
 from bough.commands import table
-from bough.config.parts import Leaf, leaves
+from bough.config.base import Leaf, leaves
 
 # Files of the repository's root that are pages of the site as well.
 PROJECT_PAGES = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")

@@ -13,7 +13,7 @@ import pytest
 
 from bough import cli
 from bough.commands import table
-from bough.config.parts import leaves
+from bough.config.base import leaves
 from bough.errors import BoughError, InputError
 from bough.files import follows_links
 

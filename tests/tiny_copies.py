@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 from bough.files import cache_folder
-from bough.models import scikit_learn
+from bough.models.tiny import postpone_scikit_learn
 
 FOLDER = cache_folder() / "models"
 
 
 def copy_what_was_read() -> None:
     """From now on, in this process and those that are forked from it."""
-    scikit_learn.import_later(models=True)
+    postpone_scikit_learn(models=True)
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
     for kind in (AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig):

@@ -22,10 +22,8 @@ from benchmarks.hostile.mutations import (
 )
 
 from bough.commands import table
-from bough.config.base import Config
+from bough.config.base import Config, flag, is_positional, leaves
 from bough.config.flags import plain_type
-from bough.config.parts import leaves
-from bough.config.problems import flag, is_positional
 
 ROOT = Path(__file__).parents[2]
 Case = Callable[[Path, Path, Random], list[str]]

@@ -7,8 +7,8 @@ import yaml
 import bough
 from bough.cli import main
 from bough.commands.objects import environment_name
+from bough.config.base import flattened
 from bough.config.groups import CollectConfig
-from bough.config.parts import flattened
 from tests.commands.letters import WriteLetter
 from tests.report import folders
 

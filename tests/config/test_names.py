@@ -1,6 +1,6 @@
 import pytest
 
-from bough.config.parts import is_name
+from bough.config.base import is_name
 
 
 @pytest.mark.parametrize("name", ["a", "own-play", "_x", "1.5", "after-sft_2", "-", "a..b", "x" * 100])

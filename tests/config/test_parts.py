@@ -7,8 +7,7 @@ from pydantic import Field
 
 from bough.commands import table
 from bough.config import flags
-from bough.config.base import Config
-from bough.config.parts import flattened, leaves, overlaid, without
+from bough.config.base import Config, flattened, leaves, overlaid, without
 from bough.errors import InputError
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bough.data.formats import named
-from bough.data.reader import Problem, read
+from bough.data.reader import Problem, named, read
 from bough.data.writer import ConvertConfig, NotConvertedError, convert
 
 GOOD = json.dumps({"prompt": "Hi", "chosen": "yes", "rejected": "no"}) + "\n"

@@ -3,7 +3,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bough.data.base import Row, Sample, faithful
-from bough.data.formats import FORMATS
+from bough.data.reader import FORMATS
 from bough.errors import RowError
 from bough.types import Call, Message, Task, Trajectory, Turn
 from tests.data.file_records import samples

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bough.data import trl
 from bough.data.base import Row
-from bough.data.formats import FORMATS, detect, named
+from bough.data.reader import FORMATS, detect, named
 from bough.errors import InputError, RowError
 from bough.types import Group
 from tests.data.samples import FOLDER, FORMAT_OF, SAMPLES

@@ -1,6 +1,6 @@
 import pytest
 
-from bough.data.formats import detect
+from bough.data.reader import detect
 from bough.data.sharegpt import read_alpaca
 from bough.data.trl import read_kto
 from bough.data.trl import read_rounds as read

@@ -8,9 +8,7 @@ import pytest
 
 import bough
 from bough.commands import table
-from bough.config.base import Config
-from bough.config.parts import by_name
-from bough.config.problems import flag
+from bough.config.base import Config, by_name, flag
 from tests.blocks import ROOT
 from tests.docs.pages import DOCS, PAGES
 

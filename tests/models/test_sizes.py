@@ -9,8 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from bough.errors import InputError
-from bough.models.resolve import context_length, end_token_ids
-from bough.models.sizes import weight_shapes
+from bough.models.resolve import context_length, end_token_ids, weight_shapes
 from bough.policy.adapters import Lora, add_actor, add_reference, load_actor, load_named, read_shape
 from bough.policy.load import load_model, load_outline
 from tests.policy.families import make

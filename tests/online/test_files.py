@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from bough.config.parts import leaves
+from bough.config.base import leaves
 from bough.methods.distill import DistillConfig
 from bough.methods.grpo import GRPOConfig
 from bough.online.files import FREE, BatchFile, EpisodeFiles, Stamp, Stamper, remove_drafts, settings_digest

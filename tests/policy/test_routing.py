@@ -8,7 +8,7 @@ from bough.models.miniature import miniature
 from bough.policy.head import Routers, coefficient, routing
 from bough.policy.policy import Policy
 from bough.policy.probe import CALLS
-from bough.trees.pack import plain_row
+from bough.trees.build import plain_row
 from bough.types import Call
 from tests.policy.families import make
 

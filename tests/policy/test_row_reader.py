@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from bough.policy.policy import RowReader
-from bough.trees.pack import plain_rows, tree_rows
+from bough.trees.build import plain_rows, tree_rows
 from bough.types import Call
 from tests.policy.families import make
 

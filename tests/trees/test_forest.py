@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bough.trees.pack import join, plain_row, plain_rows, shared_lines, shared_trees, tree_row, tree_rows
+from bough.trees.build import join, plain_row, plain_rows, shared_lines, shared_trees, tree_row, tree_rows
 from bough.types import Call
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.trees.pack import first_fit, plain_rows, tree_rows
+from bough.trees.build import first_fit, plain_rows, tree_rows
 from tests.trees.samples import call, call_sets
 
 

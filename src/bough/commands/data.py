@@ -19,8 +19,7 @@ from bough.config.groups import ReportConfig
 from bough.config.keywords import make_config, settings_of
 from bough.data import transcript
 from bough.data.base import Format, Sample
-from bough.data.formats import FORMATS, named, writable
-from bough.data.reader import Problem, Problems, Reader, SourceConfig, Statistics
+from bough.data.reader import FORMATS, Problem, Problems, Reader, SourceConfig, Statistics, named, writable
 from bough.data.writer import ConvertConfig, NotConvertedError, check_output
 from bough.data.writer import convert as convert_file
 from bough.errors import InputError

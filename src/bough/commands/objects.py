@@ -10,10 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeGuard, TypeVar
 
-from bough.config.base import Config, is_code
+from bough.config.base import Config, flag, is_code, is_positional, leaves
 from bough.config.groups import AGENT_PREFIX, BASELINES, is_server
-from bough.config.parts import leaves
-from bough.config.problems import flag, is_positional
 from bough.curation.source import SourcedTrajectory, read_filed
 from bough.data.base import IN_MEMORY, Sample
 from bough.data.lines import files

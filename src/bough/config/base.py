@@ -12,17 +12,334 @@ place, what is wrong and what is allowed.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
-from bough.config.parts import by_name, flattened, leaves, lifted, overlaid, without
-from bough.config.problems import flag, listed, problems_of
 from bough.config.yaml_file import YamlFile
-from bough.errors import InputError
+from bough.errors import InputError, did_you_mean
+from bough.ledger import plural
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One setting: its flat name, the names that lead to it, how it is declared and its default.
+
+    `part` is the class of the part that it belongs to, None for a field of the command itself.
+    """
+
+    flat: str
+    path: tuple[str, ...]
+    info: FieldInfo
+    default: Any = None
+    part: type[BaseModel] | None = None
+
+    @property
+    def nested(self) -> str:
+        """Its name with that of its part: `lora.r`."""
+        return ".".join(self.path)
+
+    def of(self, config: BaseModel) -> Any:
+        """Its value in `config`."""
+        value: Any = config
+        for name in self.path:
+            value = getattr(value, name)
+        return value
+
+
+@cache
+def parts(config: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """The classes of the parts by the names of their fields."""
+    annotations = {name: info.annotation for name, info in config.model_fields.items()}
+    return {name: kind for name, kind in annotations.items() if isinstance(kind, type) and issubclass(kind, BaseModel)}
+
+
+@cache
+def leaves(config: type[BaseModel]) -> dict[str, Leaf]:
+    """Every setting by its flat name, in the order of declaration."""
+    found: dict[str, Leaf] = {}
+    for name, info in config.model_fields.items():
+        if (part := parts(config).get(name)) is None:
+            own = [Leaf(_flat(name, info), (name,), info, _default(info))]
+        else:
+            changed = _inside(_default(info)) or {}
+            own = [
+                Leaf(_flat(key, of), (name, key), of, changed[key] if key in changed else _default(of), part)
+                for key, of in part.model_fields.items()
+            ]
+            assert not parts(part), f"{part.__name__} is a part and cannot have parts"
+        for leaf in own:
+            if leaf.flat in found:
+                raise TypeError(f"{config.__name__}: {leaf.nested} and {found[leaf.flat].nested} have one flat name")
+            found[leaf.flat] = leaf
+    return found
+
+
+def other_names(info: FieldInfo) -> list[str]:
+    """Aliases of a field: its names in other tools."""
+    choices = getattr(info.validation_alias, "choices", [])
+    return [str(choice) for choice in choices]
+
+
+@cache
+def by_name(config: type[BaseModel]) -> dict[str, Leaf]:
+    """Every setting by its flat name and by its aliases."""
+    aliases = {other: leaf for leaf in leaves(config).values() for other in other_names(leaf.info)}
+    return aliases | leaves(config)
+
+
+def lifted(config: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with every flat name moved into its part, where it joins the part's own defaults.
+
+    A setting that is given both ways keeps its flat name here, which the Config then refuses.
+    """
+    nested = {name: dict(inside) for name in parts(config) if (inside := _inside(values.get(name))) is not None}
+    flat = {key: value for key, value in values.items() if key not in nested}
+    rest = {}
+    for key, value in flat.items():
+        leaf = by_name(config).get(key)
+        if leaf is None or leaf.part is None or leaf.path[1] in nested.get(leaf.path[0], {}):
+            rest[key] = value
+        else:
+            nested.setdefault(leaf.path[0], {})[leaf.path[1]] = value
+    for name in parts(config):
+        info = config.model_fields[name]
+        if info.is_required():  # so that what is missing is named, not its part
+            nested.setdefault(name, {})
+        elif name in nested:
+            nested[name] = {**(_inside(_default(info)) or {}), **nested[name]}
+    return {**nested, **rest}
+
+
+def flattened(config: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values by their flat names. A part that cannot be read, or sets what is also set flat, stays nested."""
+    flat = {
+        leaf.flat if (leaf := by_name(config).get(key)) else key: value
+        for key, value in values.items()
+        if key not in parts(config) or _inside(value) is None
+    }
+    for name, part in parts(config).items():
+        inside = _inside(values.get(name))
+        if inside is None:
+            continue
+        names = {key: _flat(key, part.model_fields[key]) for key in inside if key in part.model_fields}
+        if len(names) < len(inside) or flat.keys() & names.values():
+            flat[name] = values[name]
+        else:
+            flat |= {names[key]: value for key, value in inside.items()}
+    return {name: flat[name] for name in leaves(config) if name in flat} | flat
+
+
+def without(config: type[BaseModel], values: Mapping[str, Any], flat_names: Collection[str]) -> dict[str, Any]:
+    """The values without these settings, nested or flat."""
+    kept: dict[str, Any] = {}
+    for key, value in values.items():
+        leaf = by_name(config).get(key)
+        if key in parts(config) and (inside := _inside(value)) is not None:
+            fields = parts(config)[key].model_fields
+            kept[key] = {n: v for n, v in inside.items() if n not in fields or _flat(n, fields[n]) not in flat_names}
+        elif (leaf.flat if leaf else key) not in flat_names:
+            kept[key] = value
+    return kept
+
+
+def overlaid(config: type[BaseModel], values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with other ones, by their flat names, in their places."""
+    whole = without(config, values, over)
+    for flat, value in over.items():
+        leaf = leaves(config).get(flat)
+        inside = _inside(whole.get(leaf.path[0])) if leaf and leaf.part else None
+        if leaf is not None and inside is not None:
+            whole[leaf.path[0]] = {**inside, leaf.path[1]: value}
+        else:
+            whole[flat] = value
+    return whole
+
+
+def spelling(config: type[BaseModel], values: Mapping[str, Any], leaf: Leaf) -> str:
+    """The name under which `values` has a setting: flat, an alias, or nested; flat if it is not there."""
+    inside = _inside(values.get(leaf.path[0])) if leaf.part else None
+    if inside is not None and leaf.path[1] in inside:
+        return leaf.nested
+    names = (key for key in values if inside is None or key != leaf.path[0])
+    return next((key for key in names if by_name(config).get(key) is leaf), leaf.flat)
+
+
+def place_of(config: type[BaseModel], values: Mapping[str, Any], key: str) -> str:
+    """Where in `values` the setting `key`, a flat or a nested name, is to be set, so that it is not there twice.
+
+    What follows in `key` is a place inside the setting: `options.pages`.
+    """
+    words = key.split(".")
+    nested = {leaf.path: leaf for leaf in leaves(config).values()}
+    leaf, used = nested.get(tuple(words[:2])), 2
+    if leaf is None:
+        leaf, used = by_name(config).get(words[0]), 1
+    if leaf is None or leaf.part is None:
+        return key
+    found = spelling(config, values, leaf)
+    if found == leaf.flat and _inside(values.get(leaf.path[0])) is not None:
+        found = leaf.nested
+    elif found == leaf.flat and found not in values:
+        return key
+    return ".".join([found, *words[used:]])
+
+
+def _inside(value: Any) -> Mapping[str, Any] | None:
+    """What is given for a part in its nested form: a mapping, or a part with its unset settings left out."""
+    if isinstance(value, BaseModel):
+        return {name: getattr(value, name) for name in type(value).model_fields if name in value.model_fields_set}
+    return value if isinstance(value, Mapping) else None
+
+
+def extra(info: FieldInfo) -> dict[str, Any]:
+    """What a field says about its place on the command line."""
+    return info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+
+
+def _flat(name: str, info: FieldInfo) -> str:
+    return str(extra(info).get("flag", name))
+
+
+def _default(info: FieldInfo) -> Any:
+    return None if info.is_required() else info.get_default(call_default_factory=True)
+
+
+# Names that become part of a path. They come from files, so they must not lead out of the folder.
+
+NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+RULE = "a name consists of at most 100 letters, digits, dashes, underscores and dots, and no dot first"
+
+
+def is_name(text: str) -> bool:
+    """Whether `text` can be the name of a file or folder inside another."""
+    return NAME.fullmatch(text) is not None
+
+
+NAMED = re.compile(r"`(\w+)`")
+# Settings of earlier versions, and why they went.
+REMOVED = dict.fromkeys(
+    ("watch_drop", "watch_growth", "watch_entropy", "watch_kl"), "the watch has fixed limits; --no-watch turns it off"
+)
+RULES = {
+    "int": "it must be a whole number",
+    "float": "it must be a number",
+    "bool": "it must be true or false",
+    "string": "it must be text",
+    "list": "it must be a list",
+    "dict": "it must be a mapping",
+    "model": "it must be a mapping",
+}
+
+
+def flag(name: str) -> str:
+    """A setting's flat name as it is written on the command line."""
+    return "--" + name.replace("_", "-")
+
+
+def named(settings: Iterable[str], separator: str = ", ") -> str:
+    """Settings in a validator's message, which the error shows as flags or as keys, whichever the user wrote."""
+    return separator.join(f"`{name}`" for name in settings)
+
+
+def is_positional(info: FieldInfo) -> bool:
+    """Whether the field is a positional argument of the command line."""
+    return bool(extra(info).get("positional"))
+
+
+def other_than(info: FieldInfo, before: str, after: str = "", spell: Callable[[str], str] = flag) -> str:
+    """The setting that may be given instead of this required one, with the text around it; "" if there is none."""
+    other = extra(info).get("or")
+    return f"{before}{spell(str(other))}{after}" if other else ""
+
+
+def listed(source: str, problems: list[str]) -> InputError:
+    """An error that lists the problems of `source`."""
+    count = plural(len(problems), "problem")
+    return InputError(f"{source} has {count}:", problems)
+
+
+def problems_of(
+    config: type[BaseModel],
+    error: ValidationError,
+    values: Mapping[str, Any],
+    places: Mapping[str, str] | None = None,
+    from_flags: Collection[str] | None = None,
+) -> list[str]:
+    """A sentence for each finding on the given `values`.
+
+    `places` are the lines of a file by the settings' names as they are written in it,
+    `from_flags` the settings that the command line gave, None where there is none.
+    """
+    found, given = [], set(flattened(config, values))
+    for finding in error.errors(include_url=False):
+        # The setting, its name as given, and the place inside its value.
+        where = finding["loc"]
+        words = [str(word) for word in where]
+        leaf = next((one for one in leaves(config).values() if list(one.path) == words[: len(one.path)]), None)
+        used = len(leaf.path) if leaf else 2 if words and words[0] in parts(config) else 1
+        key = spelling(config, values, leaf) if leaf else ".".join(words[:used])
+        inside = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where[used:])
+        flat = leaf.flat if leaf else key
+        is_flag = flat in (from_flags or ()) or (finding["type"] == "missing" and from_flags is not None)
+        spell = flag if is_flag else str
+        # Settings that a validator's message names (see `named`) are flags, unless a file gives one of them.
+        names = set(NAMED.findall(finding["msg"]))
+        plain = from_flags is None or names & (given - set(from_flags))
+        for name in names:
+            finding["msg"] = finding["msg"].replace(f"`{name}`", name if plain else flag(name))
+        sentence = _sentence(config, leaf, spell(flat if is_flag else key) + inside, finding, spell)
+        found.append(f"{(places or {}).get(key, '')}{sentence}")
+    return found
+
+
+def _sentence(config: type[BaseModel], leaf: Leaf | None, key: str, finding: Any, spell: Callable[[str], str]) -> str:
+    kind, context, given = finding["type"], finding.get("ctx", {}), finding.get("input")
+    if kind == "extra_forbidden":
+        return _unknown(config, finding["loc"], key, spell)
+    if kind == "missing":
+        if leaf and is_positional(leaf.info):
+            return f"{leaf.flat.upper()} is required"
+        return f"{key}{other_than(leaf.info, ' or ', spell=spell) if leaf else ''} is required"
+    if kind == "literal_error":
+        return f"{key} is {given!r}; choose one of {context['expected'].replace(' or ', ', ')}"
+    if kind in ("value_error", "assertion_error"):
+        message = str(finding["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, "))
+        # What is said of a command or a part as a whole names its settings itself.
+        of_part = leaf is None and finding["loc"] and finding["loc"][0] in parts(config)
+        return message if of_part or not key else f"{key} is {given!r}; {message}"
+    rule = RULES.get(kind.removesuffix("_parsing").removesuffix("_type").removesuffix("_from_float"))
+    if rule is None:
+        message = finding["msg"].removeprefix("Input should ")
+        rule = f"it should {message}" if message != finding["msg"] else message
+    return f"{key} is {given!r}; {rule}"
+
+
+def _unknown(config: type[BaseModel], where: tuple[int | str, ...], key: str, spell: Callable[[str], str]) -> str:
+    known = leaves(config).get(str(where[-1]))
+    if known is None and (why := REMOVED.get("_".join(map(str, where)))):
+        return f"{key} was removed: {why}"
+    if len(where) > 1:
+        if known is not None and known.part is not None:
+            return f"{key} is not a setting; did you mean {known.nested}?"
+        inside = parts(config)[str(where[0])].model_fields
+        return f"{key} is not a setting{did_you_mean(str(where[-1]), inside)}"
+    if known is not None and known.part is not None:  # see `lifted`
+        return f"{key} and {known.nested} are the same setting; remove one of them"
+    if known is not None:  # a part alone has no flat names
+        return f"{key} is not a setting; did you mean {known.nested}?"
+    names = [*leaves(config), *parts(config)]
+    if spell is not str:  # the flag of a renamed setting has the last of its names
+        every = leaves(config).values()
+        names = [other_names(leaf.info)[-1] if extra(leaf.info).get("renamed") else leaf.flat for leaf in every]
+    return f"{key} is not a setting{did_you_mean(key, dict.fromkeys(map(spell, names)))}"
+
 
 # The largest seed, size or count that the libraries accept.
 LARGEST = 2**63 - 1

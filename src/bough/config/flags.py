@@ -13,9 +13,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
 
-from bough.config.base import Config
-from bough.config.parts import Leaf, extra, leaves, other_names
-from bough.config.problems import flag, is_positional, other_than
+from bough.config.base import Config, Leaf, extra, flag, is_positional, leaves, other_names, other_than
 from bough.errors import InputError
 
 # What a flag's value is called in help.

@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal, Self, get_origin
 import yaml
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, JsonValue, field_validator, model_validator
 
-from bough.config.base import Config, setting
+from bough.config.base import Config, named, setting
 from bough.config.flags import plain_type
-from bough.config.problems import named
 from bough.config.yaml_file import read_value
 
 # Agents that are not models.

@@ -6,8 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from bough.config.base import Config
-from bough.config.parts import leaves
+from bough.config.base import Config, leaves
 from bough.errors import InputError
 from bough.ledger import plural
 

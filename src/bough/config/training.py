@@ -11,10 +11,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, ValidatorFunctionWrapHandler, field_validator, model_validator
 
-from bough.config.base import Config, setting
+from bough.config.base import Config, extra, leaves, named, setting
 from bough.config.groups import MODEL, CallsConfig, ReportConfig
-from bough.config.parts import extra, leaves
-from bough.config.problems import named
 
 # Settings that need eval_file, and those that have no effect with an environment.
 OF_HELD_OUT = ("eval_steps", "early_stopping_patience", "save_best_model")

@@ -22,12 +22,57 @@ from pydantic import Field
 from pydantic_core import from_json
 
 from bough.config.base import Config, setting
+from bough.data import bough, knowlyr, sharegpt, trl
 from bough.data.base import Format, Row, Sample
-from bough.data.formats import FORMATS, detect, named
 from bough.data.lines import Content, files, lines
-from bough.errors import InputError, RowError
+from bough.errors import InputError, RowError, did_you_mean
 from bough.ledger import plural
 from bough.types import Group, Pair, Turn
+
+FORMATS: dict[str, Format] = {
+    format.name: format
+    for format in (
+        bough.FORMAT,
+        *knowlyr.FORMATS,
+        sharegpt.ALPACA,
+        trl.ROUNDWISE,
+        sharegpt.FORMAT,
+        trl.OPENAI,
+        trl.KTO,
+        trl.FORMAT,
+    )
+}
+
+
+# What a row needs to be read, for a row that is none of them.
+READABLE = (
+    "no format has these. Rename the columns to one of: messages; prompt and completion; prompt, completion and label; "
+    "prompt, chosen and rejected; instruction and output; conversations; input and preferred_output "
+    f"(formats: {', '.join(FORMATS)})"
+)
+LONGEST = 200
+
+
+def detect(row: Row) -> Format:
+    """The format of a row."""
+    for format in FORMATS.values():
+        if format.matches(row):
+            return format
+    listed = ", ".join(map(repr, row)) or "none"
+    shown = listed if len(listed) <= LONGEST else f"{listed[: LONGEST - 1]}…"
+    raise RowError("unknown_format", f"the columns of the row are {shown}; {READABLE}")
+
+
+def named(name: str) -> Format:
+    """The format of that name."""
+    if name not in FORMATS:
+        raise InputError(f"{name!r} is not a format{did_you_mean(name, FORMATS)}")
+    return FORMATS[name]
+
+
+def writable() -> list[str]:
+    """The names of the formats that can be written."""
+    return [format.name for format in FORMATS.values() if format.write]
 
 
 class SourceConfig(Config):

@@ -27,9 +27,8 @@ from pydantic import JsonValue, ValidationError
 from pydantic_core import from_json, to_json
 
 from bough.chat.tool_calls import MalformedError, Reply, reply_text
-from bough.config.base import Config
+from bough.config.base import Config, listed
 from bough.config.groups import make_options
-from bough.config.problems import listed
 from bough.data.base import row_error
 from bough.data.lines import files, lines
 from bough.data.reader import parse

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
-from bough.config.base import Config, setting
+from bough.config.base import Config, flag, leaves, setting
 from bough.config.groups import (
     BASELINES,
     AgentConfig,
@@ -28,8 +28,6 @@ from bough.config.groups import (
     ReportConfig,
     SamplingConfig,
 )
-from bough.config.parts import leaves
-from bough.config.problems import flag
 from bough.environments.base import Environment, configured, digest, task_family
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find

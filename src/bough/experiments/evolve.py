@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from bough.chat.template import ChatTemplate
+from bough.config.base import flattened, leaves
 from bough.config.groups import ClusterConfig
-from bough.config.parts import flattened, leaves
 from bough.config.run_folder import MetricsFile, RunDir
 from bough.config.training import TrainingConfig
 from bough.config.yaml_file import YamlFile

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, BeforeValidator, Field, JsonValue, model_validator
 
-from bough.config.base import LARGEST, RENAMED, Config, setting
+from bough.config.base import LARGEST, RENAMED, Config, flattened, leaves, parts, setting
 from bough.config.flags import plain_type
 from bough.config.groups import (
     MODEL,
@@ -24,7 +24,6 @@ from bough.config.groups import (
     SamplingConfig,
     key_values,
 )
-from bough.config.parts import flattened, leaves, parts
 from bough.config.training import TrainingConfig
 from bough.config.yaml_file import read_value
 from bough.errors import InputError, did_you_mean

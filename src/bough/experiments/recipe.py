@@ -27,9 +27,8 @@ import yaml
 from pydantic import Field, JsonValue, field_validator
 
 from bough.commands import table
-from bough.config.base import Config, code_in, code_in_change, translate
+from bough.config.base import RULE, Config, code_in, code_in_change, flattened, is_name, leaves, place_of, translate
 from bough.config.groups import ClusterConfig
-from bough.config.parts import RULE, flattened, is_name, leaves, place_of
 from bough.config.yaml_file import YamlFile
 from bough.errors import InputError, did_you_mean
 from bough.evaluation.gate import Decision, gate

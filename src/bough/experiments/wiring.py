@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bough.commands import table
-from bough.config.base import Config
+from bough.config.base import Config, flattened, leaves, parts
 from bough.config.groups import ClusterConfig
-from bough.config.parts import flattened, leaves, parts
 from bough.config.run_folder import RunDir
 from bough.config.training import TrainingConfig
 from bough.errors import InputError, did_you_mean

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, model_validator
 
+from bough.config.base import named
 from bough.config.groups import RewardWeights, is_server
 from bough.config.keywords import settings_of
 from bough.config.online import OnlineConfig, RolloutsConfig
-from bough.config.problems import named
 from bough.config.training import OF_FILES, OptimizerConfig, TrainingDataConfig, learning_rate_field
 from bough.data.base import Sample
 from bough.errors import InputError, RowError
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from bough.commands.objects import AgentLike, EnvironmentLike, Rewards, Source, StrPath
     from bough.policy.policy import Policy
     from bough.training.run import Run, Trained
-    from bough.trees.pack import PlainRow, TreeRow
+    from bough.trees.build import PlainRow, TreeRow
 
 
 class DistillDataConfig(TrainingDataConfig):

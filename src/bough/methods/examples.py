@@ -45,9 +45,8 @@ from pydantic_core import from_json, to_json
 
 from bough.data.base import IN_MEMORY, Sample
 from bough.data.bough import common_prefix
-from bough.data.formats import named
 from bough.data.lines import files, is_dataset, is_hub
-from bough.data.reader import Problem, Problems, RawRows, raw_rows
+from bough.data.reader import Problem, Problems, RawRows, named, raw_rows
 from bough.errors import BoughError, InputError, RowError
 from bough.files import build_once, cache_folder, open_file, read_json, write_json
 from bough.ledger import Ledger, plural

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from bough.config.base import named
 from bough.config.keywords import settings_of
 from bough.config.online import OnlineConfig, SamplerConfig
-from bough.config.problems import named
 from bough.config.training import OF_FILES, OptimizerConfig, TrainingDataConfig, learning_rate_field
 from bough.curation.advantages import StepFormula, call_advantages, state_call_advantages
 from bough.data.base import Sample

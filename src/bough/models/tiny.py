@@ -14,11 +14,48 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bough.files import build_once
-from bough.models import scikit_learn
 from bough.terminal.console import no_bars
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+import importlib
+import sys
+
+# The module of transformers that uses a function, the function, its package, and what asks whether that is installed.
+TOKENIZERS = ("transformers.generation.candidate_generator", "roc_curve", "sklearn.metrics", "is_sklearn_available")
+MODELS = (
+    "transformers.loss.loss_for_object_detection",
+    "linear_sum_assignment",
+    "scipy.optimize",
+    "is_scipy_available",
+)
+
+
+def postpone_scikit_learn(*, models: bool = False) -> None:
+    """Call this before the first import of a tokenizer, or of a model; later calls change nothing."""
+    for later in (TOKENIZERS, MODELS) if models else (TOKENIZERS,):
+        if later[0] not in sys.modules:
+            _replace(*later)
+
+
+def _replace(module: str, function: str, package: str, asks: str) -> None:
+    from transformers import utils
+
+    available = getattr(utils, asks)
+    setattr(utils, asks, lambda: False)
+    try:
+        user = importlib.import_module(module)
+    except ModuleNotFoundError:  # a version of transformers without it
+        return
+    finally:
+        setattr(utils, asks, available)
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        return getattr(importlib.import_module(package), function)(*arguments, **options)
+
+    setattr(user, asks, available)
+    setattr(user, function, call)
+
 
 CORPUS = Path(__file__).with_name("tiny_corpus.txt")
 VOCABULARY_SIZE = 1024
@@ -82,7 +119,7 @@ def build(folder: Path, family: str = "llama") -> None:
 
 
 def _tokenizer() -> PreTrainedTokenizerFast:
-    scikit_learn.import_later()
+    postpone_scikit_learn()
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -107,7 +144,7 @@ def _tokenizer() -> PreTrainedTokenizerFast:
 
 
 def _config(family: str, tokenizer: PreTrainedTokenizerFast) -> PretrainedConfig:
-    scikit_learn.import_later()
+    postpone_scikit_learn()
     import transformers
 
     name, settings = FAMILIES[family]
@@ -122,7 +159,7 @@ def _config(family: str, tokenizer: PreTrainedTokenizerFast) -> PretrainedConfig
 
 def _model(config: PretrainedConfig) -> PreTrainedModel:
     """The model of `config` with every matrix drawn again from one seed."""
-    scikit_learn.import_later()
+    postpone_scikit_learn()
     import torch
     from transformers import AutoModelForCausalLM
 

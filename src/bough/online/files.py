@@ -21,9 +21,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from bough.config.base import leaves
 from bough.config.groups import ClusterConfig
 from bough.config.online import OnlineConfig
-from bough.config.parts import leaves
 from bough.config.training import CheckpointsConfig, MachineConfig, OptimizerConfig, TrackingConfig
 from bough.data.reader import Reader
 from bough.data.writer import Writer

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from bough.config.training import LoraConfig, TrainingConfig
 from bough.errors import BoughError, InputError, first_line
 from bough.files import read_json
-from bough.models.sizes import file_shapes
+from bough.models.resolve import file_shapes
 from bough.policy.load import base_and_adapter, load_outline
 
 ACTOR = "actor"

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from bough.errors import InputError
-from bough.trees.pack import PlainRow, TreeRow
+from bough.trees.build import PlainRow, TreeRow
 
 if TYPE_CHECKING:
     from bough.policy.policy import Policy

@@ -14,10 +14,9 @@ from bough.chat.builder import CallBuilder
 from bough.chat.template import load_template
 from bough.errors import InputError
 from bough.files import drafting, put_in_place, read_json, write_json
-from bough.models import scikit_learn
 from bough.models.gguf_read import FOLDER as GGUF_FOLDER
-from bough.models.resolve import check_hub, context_length, load_tokenizer, refuse_pickle, resolve
-from bough.models.sizes import load_config, outline
+from bough.models.resolve import check_hub, context_length, load_config, load_tokenizer, outline, refuse_pickle, resolve
+from bough.models.tiny import postpone_scikit_learn
 from bough.terminal.console import no_bars
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, qu
     float32 on the CPU and bfloat16 on CUDA unless `dtype` says otherwise; with `quantize`
     the weights are NF4 and `dtype` is what they compute in.
     """
-    scikit_learn.import_later(models=True)
+    postpone_scikit_learn(models=True)
     import torch
 
     dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
@@ -64,7 +63,7 @@ def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, qu
 
 def load_outline(name: str) -> Any:
     """The model `name` without its weights: which layers it has, at no cost."""
-    scikit_learn.import_later(models=True)
+    postpone_scikit_learn(models=True)
     source = resolve(name)
     check_hub(source)
     with _told(name):

@@ -29,7 +29,7 @@ from bough.policy.probe import probe as probe_model
 from bough.policy.processes import gather, is_sharded, most, shard
 from bough.policy.recorded import RecordedReads, padded, uses_dropout
 from bough.trees.attend import block_mask, dense_mask, flex_tree_attention, sdpa_tree_attention
-from bough.trees.build import CallTokens, to_device
+from bough.trees.build import CallTokens, PlainRow, TreeRow, plain_row, plain_rows, to_device, tree_rows
 from bough.trees.mixers import (
     STATEFUL,
     Sight,
@@ -39,7 +39,6 @@ from bough.trees.mixers import (
     length_matters,
     let_mixers_branch,
 )
-from bough.trees.pack import PlainRow, TreeRow, plain_row, plain_rows, tree_rows
 from bough.trees.recurrent import Branching
 from bough.types import Call
 

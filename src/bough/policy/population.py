@@ -26,8 +26,7 @@ from bough.policy.head import predict
 from bough.policy.load import save_adapter
 from bough.policy.policy import BUDGET, Answers, Policy
 from bough.policy.recorded import padded
-from bough.trees.build import CallTokens
-from bough.trees.pack import PlainRow, TreeRow, join, shared_lines, shared_trees
+from bough.trees.build import CallTokens, PlainRow, TreeRow, join, shared_lines, shared_trees
 
 NAME = re.compile(r"[A-Za-z0-9_-]+")
 FROZEN = "@reference"  # not a member's name, so no member can have it

@@ -32,9 +32,8 @@ from bough.errors import BoughError
 from bough.files import cache_folder, read_json, write_json
 from bough.models.miniature import miniature
 from bough.policy.head import NOT_CAUSAL
-from bough.trees.build import input_ids
+from bough.trees.build import PlainRow, TreeRow, input_ids, plain_rows, tree_rows
 from bough.trees.mixers import length_matters
-from bough.trees.pack import PlainRow, TreeRow, plain_rows, tree_rows
 from bough.types import Call
 
 if TYPE_CHECKING:

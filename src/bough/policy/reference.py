@@ -20,7 +20,7 @@ from bough.errors import BoughError
 from bough.files import replacing
 from bough.policy.policy import Attention, Policy
 from bough.policy.processes import Processes
-from bough.trees.pack import PlainRow, TreeRow
+from bough.trees.build import PlainRow, TreeRow
 from bough.types import Call
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from typing import Any
 
 from bough import files as disk
 from bough.commands.table import command, stages
-from bough.config.parts import leaves
+from bough.config.base import leaves
 from bough.config.run_folder import MetricsFile, RunDir
 from bough.curation.source import ledger_path
 from bough.data.writer import ENDINGS

@@ -25,8 +25,8 @@ from typing import Any, BinaryIO, Protocol, Self
 import yaml
 from pydantic_core import from_json
 
+from bough.config.base import flattened, leaves
 from bough.config.groups import ClusterConfig, CollectConfig, LimitsConfig, PlayedTasksConfig
-from bough.config.parts import flattened, leaves
 from bough.config.yaml_file import YamlFile
 from bough.data.reader import Reader
 from bough.data.writer import Writer

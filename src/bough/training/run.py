@@ -18,8 +18,8 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from bough import bit_exact
+from bough.config.base import flattened, leaves
 from bough.config.groups import ClusterConfig
-from bough.config.parts import flattened, leaves
 from bough.config.run_folder import RunDir
 from bough.config.training import TrainingConfig
 from bough.config.yaml_file import YamlFile

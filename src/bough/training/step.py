@@ -31,7 +31,7 @@ from bough.policy.reference import ReferenceLogprobs
 from bough.training.checkpoint import Counters, learning_rate, make_optimizer
 from bough.training.method import Coupled, Example, Loss, Method
 from bough.training.plan import Batch, Source
-from bough.trees.pack import PlainRow, TreeRow
+from bough.trees.build import PlainRow, TreeRow
 from bough.types import Call
 
 if TYPE_CHECKING:

@@ -17,9 +17,8 @@ from typing import Any
 from bough.chat import tool_calls
 from bough.data import bough
 from bough.data.base import Sample
-from bough.data.formats import detect
 from bough.data.lines import PACKED_SUFFIXES, TEXT_SUFFIXES, Content, lines
-from bough.data.reader import parse
+from bough.data.reader import detect, parse
 from bough.environments.rubric import score
 from bough.errors import InputError, RowError
 from bough.evaluation.results import TYPE_KEYS, task_type

@@ -87,9 +87,9 @@ def _template(folder: str) -> Any:
 
 def _call(folder: str, record: dict[str, Any], turn: int) -> dict[str, Any]:
     """The call that training would make of a turn."""
-    from bough.models import scikit_learn
+    from bough.models.tiny import postpone_scikit_learn
 
-    scikit_learn.import_later()
+    postpone_scikit_learn()
     import transformers
     from transformers import AutoTokenizer  # noqa: F401  a lazy module: it loads what is asked for
 
