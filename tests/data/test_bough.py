@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import to_json
 
-from bough.data.bough import common_prefix, read, write
+from bough.data.base import common_prefix
+from bough.data.bough import read, write
 from bough.types import Call, Group, Message, Pair, Task, Trajectory, Turn
 
 ids = st.lists(st.integers(0, 1), max_size=6)

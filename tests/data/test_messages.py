@@ -1,6 +1,6 @@
 import pytest
 
-from bough.data.messages import (
+from bough.data.base import (
     read_message,
     read_messages,
     read_tool_call,

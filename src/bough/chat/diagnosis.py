@@ -12,8 +12,7 @@ from pydantic import Field
 
 from bough.chat.builder import Built, CallBuilder
 from bough.config.groups import MODEL, CallsConfig, ReportConfig
-from bough.data.base import Sample
-from bough.data.bough import common_prefix
+from bough.data.base import Sample, common_prefix
 from bough.data.reader import Place, Problems, Reader, SourceConfig
 from bough.data.trl import LABEL
 from bough.errors import InputError

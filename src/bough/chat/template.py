@@ -19,7 +19,7 @@ from typing import Any
 
 from bough.chat.tokenizer import ControlTokens, any_of, plain
 from bough.chat.tool_calls import CallForm, form_of, reply_text
-from bough.data.bough import common_prefix
+from bough.data.base import common_prefix
 from bough.errors import InputError, RowError, first_line
 from bough.files import read_small
 from bough.types import Message, ToolCall

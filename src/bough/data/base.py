@@ -14,10 +14,27 @@ from datetime import date, time
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 
+from bough.data.bough import S
 from bough.errors import RowError
 from bough.files import text_digest
-from bough.types import Group, Message, Pair, Task, Trajectory, Turn, conversation, split_conversation
+from bough.types import Group, Message, Pair, Role, Task, ToolCall, Trajectory, Turn, conversation, split_conversation
+
+
+def common_prefix(left: S, right: S) -> int:
+    """Number of leading tokens or characters that two lists or texts share (by bisection: comparing slices is fast)."""
+    low, high = 0, min(len(left), len(right))
+    if left[:high] == right[:high]:
+        return high
+    while low < high:
+        middle = (low + high + 1) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
 
 # The name of data that is given in Python, where settings and records name a file.
 IN_MEMORY = "records"
@@ -374,3 +391,135 @@ def _difference(wanted: Any, got: Any, place: str = "") -> str | None:
     elif isinstance(wanted, list) and isinstance(got, list) and len(wanted) == len(got):
         parts = [(f"{place}[{i}]", left, right) for i, (left, right) in enumerate(zip(wanted, got, strict=True))]
     return next((found for path, left, right in parts if (found := _difference(left, right, path))), place)
+
+
+# Chat messages as JSON: OpenAI's shape, which TRL and chat templates share.
+
+# "developer" is OpenAI's newer word for the system's voice.
+ROLES: dict[str, Role] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+THINKING = ("reasoning_content", "thinking", "reasoning")
+# A message and what it says about its turn.
+AnnotatedMessage = tuple[Message, Row]
+
+
+def read_messages(value: Any, what: str) -> list[AnnotatedMessage]:
+    """A list of messages; their order is not checked."""
+    found: list[AnnotatedMessage] = []
+    for i, one in enumerate(typed(value, list, what)):
+        message, where, note = read_message(one, f"{what}[{i}]"), f"{what}[{i}] ", Row()
+        if message.role == "assistant":
+            note = {key: optional(one, key, str, where) for key in ("action", "error", "state")}
+            note |= {key: number(one, key, where) for key in ("reward", "progress")}
+            note["trained"] = number(one, "weight", where) != 0
+        found.append((message, note))
+    return found
+
+
+def read_message(value: Any, what: str) -> Message:
+    """One message."""
+    message: Row = typed(value, dict, what)
+    where = f"{what} "
+    role = ROLES.get(field(message, "role", str, where))
+    if role is None:
+        raise RowError("wrong_type", f'{where}"role" is {message["role"]!r:.40}; it must be one of {", ".join(ROLES)}')
+    if message.get("function_call") is not None:
+        raise RowError("wrong_type", f'{where}"function_call" is not supported; write it as "tool_calls"')
+    content = optional(message, "content", (str, list), where)
+    if content is None and role != "assistant":
+        raise RowError("missing_field", f'{where}"content" is missing')
+    if isinstance(content, list):
+        parts = [typed(part, dict, f"{where}content[{i}]") for i, part in enumerate(content)]
+        for i, part in enumerate(parts):
+            if field(part, "type", str, f"{where}content[{i}] ") != "text":
+                kind = f"{part['type']!r:.40}; only text can be trained on"
+                raise RowError("wrong_type", f"{where}content[{i}] is of type {kind}")
+        content = "".join(field(part, "text", str, f"{where}content[{i}] ") for i, part in enumerate(parts))
+    calls = optional(message, "tool_calls", list, where) or []
+    return Message(
+        role=role,
+        content=content or "",
+        hint=optional(message, "hint", str, where),
+        reasoning=next((text for key in THINKING if (text := optional(message, key, str, where)) is not None), None),
+        tool_calls=[read_tool_call(call, f"{where}tool_calls[{i}]") for i, call in enumerate(calls)],
+        tool_call_id=optional(message, "tool_call_id", str, where),
+        name=optional(message, "name", str, where),
+    )
+
+
+def read_tool_call(value: Any, what: str) -> ToolCall:
+    """One tool call, its function wrapped (`{"function": {"name": …}}`) or bare (`{"name": …}`)."""
+    call: Row = typed(value, dict, what)
+    where = f"{what} "
+    if (optional(call, "type", str, where) or "function") != "function":
+        raise RowError("wrong_type", f'{where}"type" is {call["type"]!r:.40}; only functions can be called')
+    function = optional(call, "function", dict, where) or call
+    arguments = optional(function, "arguments", (dict, str), where)
+    if isinstance(arguments, str):
+        arguments = typed(parse(arguments or "{}", f'{where}"arguments"'), dict, f'{where}"arguments"')
+    return ToolCall(
+        name=field(function, "name", str, where),
+        arguments=jsonable(arguments or {}),
+        id=optional(call, "id", str, where),
+    )
+
+
+def read_tools(row: Row) -> list[Row]:
+    """The schemas of the tools: a list, or the same as JSON text."""
+    tools = optional(row, "tools", (list, str))
+    if isinstance(tools, str):
+        tools = typed(parse(tools or "[]", '"tools"'), list, '"tools"')
+    return [jsonable(typed(tool, dict, f"tools[{i}]")) for i, tool in enumerate(tools or [])]
+
+
+def read_turns(said: list[AnnotatedMessage], begin: int | None = None) -> tuple[list[Message], list[Turn]]:
+    """Start and turns, with what the replies say about their turns."""
+    messages = [message for message, _ in said]
+    notes = [note for message, note in said[begin or 0 :] if message.role == "assistant"]
+    start, turns = split_turns(messages, begin=begin, trained=[note.get("trained", True) for note in notes])
+    return start, [turn.model_copy(update=note) for turn, note in zip(turns, notes, strict=True)]
+
+
+def parse(text: str, what: str) -> Any:
+    """The JSON value of a text inside a row."""
+    try:
+        return from_json(text, allow_inf_nan=False)
+    except ValueError as error:
+        raise RowError("wrong_type", f"{what} is not JSON: {error}") from None
+
+
+def write_message(message: Message) -> Row:
+    """The JSON of one message as in TRL: arguments are an object."""
+    calls = [
+        given(id=call.id) | {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in message.tool_calls
+    ]
+    more = given(
+        hint=message.hint,
+        reasoning_content=message.reasoning,
+        tool_calls=calls,
+        tool_call_id=message.tool_call_id,
+        name=message.name,
+    )
+    return {"role": message.role, "content": message.content, **more}
+
+
+def write_turns(turns: list[Turn]) -> list[Row]:
+    """The messages of turns; the replies carry what is known about their turns."""
+    messages = []
+    for turn in turns:
+        note = given(
+            action=turn.action,
+            reward=turn.reward,
+            progress=turn.progress,
+            error=turn.error,
+            state=turn.state,
+            weight=None if turn.trained else 0,
+        )
+        messages += [write_message(turn.reply) | note, *map(write_message, turn.observation)]
+    return messages

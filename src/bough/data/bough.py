@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from bough.data.base import Format, Row, Sample, row_error
+from bough.data.base import Format, Row, Sample, common_prefix, row_error
 from bough.errors import RowError
 from bough.types import Call, Group, Pair, Trajectory
 
@@ -91,20 +91,6 @@ def write(record: Sample) -> Row:
 def prompt_tokens(row: Row) -> int:
     """Number of tokens of the prompts of a row once they are restored. Raises if the row is not a record."""
     return sum(int(stored.get("shared", 0)) + len(stored["prompt_ids"]) for stored in _stored_calls(row))
-
-
-def common_prefix(left: S, right: S) -> int:
-    """Number of leading tokens or characters that two lists or texts share (by bisection: comparing slices is fast)."""
-    low, high = 0, min(len(left), len(right))
-    if left[:high] == right[:high]:
-        return high
-    while low < high:
-        middle = (low + high + 1) // 2
-        if left[low:middle] == right[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _stored_calls(row: Row) -> Iterator[Row]:

@@ -25,7 +25,10 @@ from bough.data.base import (
     given,
     not_group,
     optional,
+    parse,
     read_pair,
+    read_tool_call,
+    read_tools,
     read_trajectory,
     reader,
     said,
@@ -34,7 +37,6 @@ from bough.data.base import (
     typed,
     write_columns,
 )
-from bough.data.messages import parse, read_tool_call, read_tools
 from bough.errors import RowError
 from bough.types import Message, Pair, Role, Trajectory
 

@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from bough.data.base import Sample
-from bough.data.bough import common_prefix
+from bough.data.base import Sample, common_prefix
 from bough.ledger import plural
 from bough.terminal.console import printable
 from bough.types import Call, Group, Message, Pair, Turn

@@ -9,8 +9,8 @@
 | unpaired preference (KTO) | `prompt`, `completion`, `label` | a trajectory whose `success` is the label |
 
 A string prompt is what the user says, a string completion what the assistant replies.
-`tools` is a list or JSON text. What TRL has no column for stands in the columns of `base.py`
-and the message keys of `messages.py`, which TRL ignores.
+`tools` is a list or JSON text. What TRL has no column for stands in the columns and
+the message keys of `base.py`, which TRL ignores.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import re
 from itertools import takewhile
 from typing import Any
 
-from bough.data import messages as chat
 from bough.data.base import (
+    AnnotatedMessage,
     Format,
     Row,
     Sample,
@@ -32,13 +32,19 @@ from bough.data.base import (
     given,
     name,
     not_group,
+    read_message,
+    read_messages,
     read_pair,
+    read_tools,
     read_trajectory,
+    read_turns,
     reader,
     said,
     split_turns,
     spoken,
     write_columns,
+    write_message,
+    write_turns,
 )
 from bough.errors import RowError
 from bough.types import Message, Pair, Role, Trajectory
@@ -51,22 +57,22 @@ def read(row: Row) -> Trajectory | Pair:
         return _read_preference(row)
     if row.get("prompt") is not None or row.get("completion") is not None:
         return _read_completion(row)
-    start, turns = chat.read_turns(chat.read_messages(field(row, "messages", list), "messages"))
-    return read_trajectory(row, start, turns, "messages", "tools", tools=chat.read_tools(row))
+    start, turns = read_turns(read_messages(field(row, "messages", list), "messages"))
+    return read_trajectory(row, start, turns, "messages", "tools", tools=read_tools(row))
 
 
 def write(record: Sample) -> Row:
     """The row of a trajectory or a pair; a group of attempts has no row in TRL."""
     known = not_group(record, "trl")
-    start = [chat.write_message(message) for message in known.start]
+    start = [write_message(message) for message in known.start]
     if isinstance(known, Pair):
         row: Row = {
             "prompt": start,
-            "chosen": chat.write_turns(known.chosen),
-            "rejected": chat.write_turns(known.rejected),
+            "chosen": write_turns(known.chosen),
+            "rejected": write_turns(known.rejected),
         }
     else:
-        turns = chat.write_turns(known.turns)
+        turns = write_turns(known.turns)
         replied = any(message.role == "assistant" for message in known.start)
         row = {"prompt": start, "completion": turns} if replied else {"messages": start + turns}
     return faithful("trl", record, {**row, **given(tools=known.tools), **write_columns(known)}, read)
@@ -81,8 +87,8 @@ def matches(row: Row) -> bool:
 
 def _read_completion(row: Row, *own: str) -> Trajectory:
     prompt, completion = _read_side(row, "prompt", "user"), _read_side(row, "completion", "assistant")
-    start, turns = chat.read_turns(prompt + completion, begin=len(prompt))
-    return read_trajectory(row, start, turns, "prompt", "completion", "tools", *own, tools=chat.read_tools(row))
+    start, turns = read_turns(prompt + completion, begin=len(prompt))
+    return read_trajectory(row, start, turns, "prompt", "completion", "tools", *own, tools=read_tools(row))
 
 
 def _read_preference(row: Row) -> Pair:
@@ -103,14 +109,14 @@ def _read_preference(row: Row) -> Pair:
         said = _read_side(row, "prompt", "user")
         begin = len(said)
         both = said + chosen, said + rejected
-    (start, better), (_, worse) = (chat.read_turns(side, begin) for side in both)
-    return read_pair(row, start, better, worse, "prompt", "chosen", "rejected", "tools", tools=chat.read_tools(row))
+    (start, better), (_, worse) = (read_turns(side, begin) for side in both)
+    return read_pair(row, start, better, worse, "prompt", "chosen", "rejected", "tools", tools=read_tools(row))
 
 
-def _read_side(row: Row, key: str, role: Role) -> list[chat.AnnotatedMessage]:
+def _read_side(row: Row, key: str, role: Role) -> list[AnnotatedMessage]:
     """The messages of a column: a list of them, or a text that `role` says."""
     value = field(row, key, (str, list))
-    return [(Message(role=role, content=value), {})] if isinstance(value, str) else chat.read_messages(value, key)
+    return [(Message(role=role, content=value), {})] if isinstance(value, str) else read_messages(value, key)
 
 
 FORMAT = Format(
@@ -156,11 +162,11 @@ _ACTION = re.compile(r"^ACTION:(.*)", re.MULTILINE | re.DOTALL)
 @reader
 def read_rounds(row: Row) -> Pair:
     """A pair of one turn each."""
-    history = [_normalised(message) for message, _ in chat.read_messages(field(row, "messages", list), "messages")]
+    history = [_normalised(message) for message, _ in read_messages(field(row, "messages", list), "messages")]
     sides = []
     for side in ("chosen", "rejected"):
         value: Any = field(row, side, (str, dict))
-        reply = Message(role="assistant", content=value) if isinstance(value, str) else chat.read_message(value, side)
+        reply = Message(role="assistant", content=value) if isinstance(value, str) else read_message(value, side)
         reply = _normalised(reply)
         _, [turn] = split_turns([*history, reply], begin=len(history))
         action = _ACTION.search(reply.content)
@@ -168,7 +174,7 @@ def read_rounds(row: Row) -> Pair:
     index = name(row, "trajectory_index")
     return read_pair(
         row, history, sides[0], sides[1], "messages", "chosen", "rejected", "tools",
-        tools=chat.read_tools(row), unnamed=index and f"trajectory-{index}",
+        tools=read_tools(row), unnamed=index and f"trajectory-{index}",
     )  # fmt: skip
 
 
@@ -205,13 +211,13 @@ SIDES = ("preferred_output", "non_preferred_output")
 def read_openai(row: Row) -> Trajectory | Pair:
     """A whole conversation, each assistant message trained unless its `weight` is 0; or a pair."""
     if all(row.get(side) is None for side in SIDES):
-        start, turns = chat.read_turns(chat.read_messages(field(row, "messages", list), "messages"))
-        return read_trajectory(row, start, turns, "messages", "tools", tools=chat.read_tools(row))
+        start, turns = read_turns(read_messages(field(row, "messages", list), "messages"))
+        return read_trajectory(row, start, turns, "messages", "tools", tools=read_tools(row))
     asked: Row = field(row, "input", dict)
-    prompt = chat.read_messages(field(asked, "messages", list, '"input" '), "input.messages")
-    sides = [chat.read_messages(field(row, side, list), side) for side in SIDES]
-    (start, chosen), (_, rejected) = (chat.read_turns(prompt + side, begin=len(prompt)) for side in sides)
-    return read_pair(row, start, chosen, rejected, "input", *SIDES, tools=chat.read_tools(asked))
+    prompt = read_messages(field(asked, "messages", list, '"input" '), "input.messages")
+    sides = [read_messages(field(row, side, list), side) for side in SIDES]
+    (start, chosen), (_, rejected) = (read_turns(prompt + side, begin=len(prompt)) for side in sides)
+    return read_pair(row, start, chosen, rejected, "input", *SIDES, tools=read_tools(asked))
 
 
 def write_openai(record: Sample) -> Row:

@@ -43,8 +43,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic_core import from_json, to_json
 
-from bough.data.base import IN_MEMORY, Sample
-from bough.data.bough import common_prefix
+from bough.data.base import IN_MEMORY, Sample, common_prefix
 from bough.data.lines import files, is_dataset, is_hub
 from bough.data.reader import Problem, Problems, RawRows, named, raw_rows
 from bough.errors import BoughError, InputError, RowError

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from bough.config.groups import SamplingConfig
-from bough.data.bough import common_prefix
+from bough.data.base import common_prefix
 from bough.engines.base import EngineError, Generated
 from bough.types import Finish
 

@@ -20,7 +20,7 @@ from pydantic_core import from_json, to_json
 from bough.chat import tool_calls
 from bough.chat.tool_calls import MalformedError
 from bough.config.groups import SamplingConfig
-from bough.data.messages import read_message, read_tools
+from bough.data.base import read_message, read_tools
 from bough.engines.base import Answer, ContextFullError
 from bough.errors import BoughError, InputError, RowError, short_repr
 from bough.files import json_digest, text_digest

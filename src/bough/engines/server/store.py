@@ -27,8 +27,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter
 from pydantic_core import from_json
 
-from bough.data.base import Format, digest
-from bough.data.bough import common_prefix
+from bough.data.base import Format, common_prefix, digest
 from bough.data.reader import Reader
 from bough.data.writer import Writer
 from bough.engines.base import Answer

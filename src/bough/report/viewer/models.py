@@ -15,7 +15,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from bough.data.bough import common_prefix
+from bough.data.base import common_prefix
 from bough.files import cache_folder
 from bough.report.viewer.index import Index
 from bough.report.viewer.records import MissingError, find_trajectory, place
