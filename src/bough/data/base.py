@@ -16,25 +16,9 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from bough.data.bough import S
 from bough.errors import RowError
 from bough.files import text_digest
 from bough.types import Group, Message, Pair, Role, Task, ToolCall, Trajectory, Turn, conversation, split_conversation
-
-
-def common_prefix(left: S, right: S) -> int:
-    """Number of leading tokens or characters that two lists or texts share (by bisection: comparing slices is fast)."""
-    low, high = 0, min(len(left), len(right))
-    if left[:high] == right[:high]:
-        return high
-    while low < high:
-        middle = (low + high + 1) // 2
-        if left[low:middle] == right[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
 
 # The name of data that is given in Python, where settings and records name a file.
 IN_MEMORY = "records"
@@ -523,3 +507,20 @@ def write_turns(turns: list[Turn]) -> list[Row]:
         )
         messages += [write_message(turn.reply) | note, *map(write_message, turn.observation)]
     return messages
+
+
+S = TypeVar("S", list[int], str)
+
+
+def common_prefix(left: S, right: S) -> int:
+    """Number of leading tokens or characters that two lists or texts share (by bisection: comparing slices is fast)."""
+    low, high = 0, min(len(left), len(right))
+    if left[:high] == right[:high]:
+        return high
+    while low < high:
+        middle = (low + high + 1) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

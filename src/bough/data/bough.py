@@ -12,7 +12,7 @@ the `prompt_ids` that are new. Read back, every prompt is whole again, token for
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -20,7 +20,6 @@ from bough.data.base import Format, Row, Sample, common_prefix, row_error
 from bough.errors import RowError
 from bough.types import Call, Group, Pair, Trajectory
 
-S = TypeVar("S", list[int], str)
 VERSION = 1
 # Shared prefixes are stored once; restored, this many tokens take half a gigabyte.
 MAX_TOKENS = 1 << 26
