@@ -143,11 +143,6 @@ def test_a_start_adapter_of_another_model_with_the_same_shapes_is_refused(tmp_pa
         evolve(config(tmp_path, **given, overwrite=True))
 
 
-def test_what_a_start_adapter_cannot_have_is_said_without_flags_that_there_are_not(tmp_path: Path, whole: Evolved):
-    with pytest.raises(InputError, match="has another shape; leaving these settings out takes it as it is"):
-        evolve(config(tmp_path, model=str(whole.weights), set={"lora_r": 8}))
-
-
 def test_records_that_cannot_be_split_or_are_missing_are_named(tmp_path: Path):
     one = pairs(17)[16:]  # which is not among the records that are trained on
     with pytest.raises(InputError, match=r"held-out\.jsonl has too few different beginnings"):
@@ -164,15 +159,9 @@ def test_a_file_that_is_given_twice_is_refused(tmp_path: Path):
         evolve(config(tmp_path), pairs(), pairs(12), pairs(12))
 
 
-def test_members_with_the_same_settings_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    with opened(config(tmp_path, mutate={}, generations=1)):
-        assert "--mutate names settings with their ranges" in caplog.text
-    caplog.clear()
-    with opened(config(tmp_path, overwrite=True)):
-        assert "--mutate" not in caplog.text
-
-
-def test_a_dropout_that_the_start_adapter_does_not_have_is_refused(tmp_path: Path, whole: Evolved):
+def test_a_shape_or_dropout_that_the_start_adapter_does_not_have_is_refused(tmp_path: Path, whole: Evolved):
+    with pytest.raises(InputError, match="has another shape; leaving these settings out takes it as it is"):
+        evolve(config(tmp_path, model=str(whole.weights), set={"lora_r": 8}))
     with pytest.raises(InputError, match=r"has lora_dropout 0\.0, and members keep it"):
         evolve(config(tmp_path, model=str(whole.weights), set={"lora_dropout": 0.3}))
 

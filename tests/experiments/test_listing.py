@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from bough.cli import main
-from bough.errors import InputError
 from bough.evaluation.contest import with_numbers
 from bough.evaluation.results import Results
-from bough.experiments.listing import ListedRun, command_of, list_runs
+from bough.experiments.listing import ListedRun, list_runs
 from tests.evaluation.samples import result
 from tests.report import folders
 
@@ -55,10 +54,6 @@ def test_an_unfinished_training_run_says_how_far_it_is(runs: Path):
     assert next(run for run in list_runs(runs) if run.name == "sft").progress == "unfinished, step 12"
 
 
-def test_a_folder_of_other_things_has_no_command(runs: Path):
-    assert command_of(runs / "model") is None and command_of(runs / "empty") is None
-
-
 def test_runs_list_and_show_print_them_as_text_and_as_json(runs: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["runs", "list", str(runs)]) == 0
     assert "dpo       dpo      done      loss 2.5 → 1.25 in 12 steps" in capsys.readouterr().out
@@ -79,8 +74,3 @@ def test_what_is_not_a_regular_file_ends_no_listing(runs: Path):
     found = {run.name: run for run in list_runs(runs)}
     assert (found["sft"].progress, found["dpo"].progress) == ("cannot be read", "done")
     assert "not a regular file" in found["sft"].result
-
-
-def test_a_folder_that_is_not_there_is_an_input_error(tmp_path: Path):
-    with pytest.raises(InputError, match="there is no such folder"):
-        list_runs(tmp_path / "nowhere")

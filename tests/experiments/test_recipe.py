@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from bough.errors import InputError
-from bough.experiments.recipe import Gate, Recipe, find_recipe, load_recipe, plan
+from bough.experiments.recipe import Gate, Recipe, load_recipe, plan
 from bough.experiments.run import Run, RunConfig
 
 TEXT = """\
@@ -83,13 +83,6 @@ def test_defaults_reach_the_commands_that_have_the_setting(tmp_path: Path):
     assert (evaluation["temperature"], evaluation["split"]) == (0.7, "train")
 
 
-def test_a_change_that_fits_nothing_is_an_error_with_the_nearest(file: Path):
-    with pytest.raises(InputError, match=r"dop.beta: there is no stage 'dop'; did you mean dpo"):
-        load_recipe(file, {"dop.beta": 1})
-    with pytest.raises(InputError, match="modle is not a setting; did you mean model"):
-        load_recipe(file, {"modle": "x"})
-
-
 def test_stages_that_are_not_well_formed_are_all_named():
     never = {"repeat": {"rounds": 0, "stages": []}}
     recipe = Recipe(stages=[{"sft": 3}, {"a": {}, "b": {}}, {"repeat": {"rounds": "x"}}, never])
@@ -109,6 +102,8 @@ def test_every_round_of_a_round_has_a_number_of_its_own():
 @pytest.mark.parametrize(
     ("text", "change", "problem"),
     [
+        (TEXT, {"dop.beta": 1}, "dop.beta: there is no stage 'dop'; did you mean dpo"),
+        (TEXT, {"modle": 1}, "modle is not a setting; did you mean model"),
         ("stages: [{collect: 5}]", {"collect.tasks": 3}, "there is no stage 'collect'"),
         ("stages: [{repeat: 3}]", {"collect.tasks": 3}, "there is no stage 'collect'"),
         ("stages: [{collect: {options: 3}}]", {"collect.options.x": 4}, "collect.options.x: options is 3"),
@@ -120,12 +115,6 @@ def test_what_cannot_be_changed_or_meant_is_said(tmp_path: Path, text: str, chan
     with pytest.raises(InputError) as error:
         load_recipe(tmp_path / "mine.yaml", change)
     assert problem in str(error.value)
-
-
-def test_a_shipped_recipe_is_found_by_name_and_others_by_file():
-    assert find_recipe("some/file.yaml") == Path("some/file.yaml")
-    with pytest.raises(InputError, match="there is no recipe 'dmeo'"):
-        find_recipe("dmeo")
 
 
 CODE = """\

@@ -105,15 +105,6 @@ def test_all_weights_after_an_adapter_are_refused_before_anything_runs(tmp_path:
     Run(recipe(COLLECT, {"demos": {}}, {"sft": whole}, {"sft": whole}, {"sft": adapter}), tmp_path / "run")
 
 
-def test_a_recipe_without_an_environment_says_how_it_is_given(tmp_path: Path):
-    without = Recipe(name="r", model="tiny", stages=[{"collect": {"tasks": 1}}])
-    with pytest.raises(InputError, match=r"--set defaults\.environment=NAME, your own as path/to/file\.py:Class"):
-        Run(without, tmp_path / "run")
-    with pytest.raises(InputError) as error:
-        Run(recipe({"collect": {"tasks": "x"}}), tmp_path / "run")
-    assert "--set" not in str(error.value)
-
-
 def test_nothing_outside_the_run_folder_is_written_or_removed(tmp_path: Path):
     other, folder = tmp_path / "other", tmp_path / "run"
     (other / "checkpoints").mkdir(parents=True)

@@ -85,13 +85,6 @@ def test_after_a_gate_against_an_older_evaluation_that_one_is_held(tmp_path: Pat
     assert [row.before for row in rows(run)] == ["", "01-base", "03-after-sft", "05-after-dpo", "03-after-sft"]
 
 
-def test_other_tasks_are_not_compared(run: Path):
-    folders.evaluation(run / "03-after-sft", {"run/02-sft/final": "1" * 40}, goes_on_with="02-sft/final")
-    text = (run / "03-after-sft/results.json").read_text()
-    (run / "03-after-sft/results.json").write_text(text.replace('"task-', '"other-').replace('"task": "', '"task": "x'))
-    assert rows(run)[1].compared is None
-
-
 def test_an_evaluation_is_compared_with_the_newest_one_of_the_same_tasks(tmp_path: Path):
     """Each model is evaluated on two sets of tasks."""
     both = [{"eval": {"name": "seen"}}, {"eval": {"name": "unseen"}}]

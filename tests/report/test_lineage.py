@@ -8,7 +8,7 @@ from markdown_it import MarkdownIt
 
 from bough.errors import InputError
 from bough.models.gguf_read import Header, write_source
-from bough.report.lineage import base_model, code, fenced, lineage, plain, read_data, read_stage, table
+from bough.report.lineage import base_model, code, fenced, lineage, plain, read_stage
 from tests.report import folders
 
 
@@ -35,14 +35,6 @@ def test_a_run_that_was_moved_keeps_its_lineage(runs: Path, tmp_path_factory: py
     assert [stage.folder for stage in found.stages] == [elsewhere / name for name in ("sft", "dpo", "grpo")]
 
 
-def test_an_adapter_of_unknown_origin_is_named_with_its_base(runs: Path):
-    (runs / "mine").mkdir()
-    (runs / "mine/adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
-    folders.stage(runs / "later", "dpo", model=str(runs / "mine"))
-    found = lineage(runs / "later")
-    assert (found.base, found.start, len(found.stages)) == ("org/base", "mine", 1)
-
-
 def test_a_built_in_model_is_no_folder_of_its_name(runs: Path, monkeypatch: pytest.MonkeyPatch):
     (runs / "smollm2").mkdir()
     (runs / "smollm2/adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
@@ -57,26 +49,10 @@ def test_a_circle_is_an_error(tmp_path: Path):
         lineage(tmp_path / "a")
 
 
-def test_a_stage_knows_its_numbers_and_what_its_settings_would_have_been(runs: Path):
-    stage = read_stage(runs / "dpo")
-    assert (stage.report["step"], stage.metrics[-1]["loss"]) == (12, 1.25)
-    assert stage.ledgers[0]["dropped"] == {"too_long": 2}
-    assert (stage.settings["beta"], stage.defaults["beta"]) == (0.2, 0.1)
-
-
-@pytest.mark.parametrize(
-    ("content", "complaint"),
-    [
-        ("a: [", "not YAML"),
-        ("- a", "must be a mapping of settings"),
-        ("beta: 1", "not the settings of a training stage"),
-    ],
-)
-def test_settings_that_are_none_are_named(runs: Path, content: str, complaint: str):
-    (runs / "sft/config.yaml").write_text(content)
-    with pytest.raises(InputError, match=complaint) as error:
+def test_settings_that_are_none_are_named(runs: Path):
+    (runs / "sft/config.yaml").write_text("beta: 1")
+    with pytest.raises(InputError, match=r"sft/config\.yaml.*not the settings of a training stage"):
         lineage(runs / "dpo")
-    assert "sft/config.yaml" in str(error.value)
 
 
 def test_a_broken_ledger_is_named_and_a_missing_one_is_none(runs: Path):
@@ -87,20 +63,11 @@ def test_a_broken_ledger_is_named_and_a_missing_one_is_none(runs: Path):
     assert read_stage(runs / "sft").ledgers == []
 
 
-def test_a_data_set_on_the_hub_is_known_by_its_id(tmp_path: Path):
-    assert read_data(str(Path("hf://org/name/train")), tmp_path).hub_id == "org/name"
-    assert read_data("gone.jsonl", tmp_path).hub_id is None
-
-
 @pytest.mark.parametrize("name", ["smollm2", "/home/ann/.cache/bough/models/smollm2-135m-instruct-1"])
 def test_the_default_model_has_a_name_on_the_hub_and_a_licence(name: str):
     found = base_model(name)
     assert (found.hub_id, found.license) == ("HuggingFaceTB/SmolLM2-135M-Instruct", "apache-2.0")
     assert "4-bit" in found.note
-
-
-def test_a_hub_id_is_itself():
-    assert base_model("Qwen/Qwen3-4B").hub_id == "Qwen/Qwen3-4B"
 
 
 def test_a_folder_is_known_by_its_last_name_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -118,7 +85,8 @@ def test_a_model_for_tests_is_said_to_be_one(name: str):
     assert found.hub_id is None and "random weights" in found.note
 
 
-def test_what_the_user_says_it_is_wins():
+def test_a_hub_id_is_itself_and_what_the_user_says_wins():
+    assert base_model("Qwen/Qwen3-4B").hub_id == "Qwen/Qwen3-4B"
     assert base_model("smollm2", "org/other").hub_id == "org/other"
     assert base_model("smollm2", "org/other").license is None
 
@@ -163,7 +131,3 @@ def test_nothing_ends_a_block_but_its_fence():
     block = fenced("x\n```\n````\n<b>\r\n", "python")
     assert block == "`````python\nx\n```\n````\n<b>\n`````"
     assert fenced("x") == "```\nx\n```"
-
-
-def test_a_table_has_a_line_under_its_heading():
-    assert table(["a", "b"], [["1", "2"]]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
