@@ -72,14 +72,6 @@ def test_a_server_that_says_when_is_not_asked_earlier_or_given_up():
     assert len(server.asked) == 1
 
 
-def test_patience_ends_with_the_servers_words_and_the_number_of_tries():
-    trouble = Reply({"error": {"message": "out of memory", "type": "InternalServerError"}}, 500)
-    with serving(trouble) as server, pytest.raises(EngineError) as failure:
-        ask(server.url)
-    said = "answered 500: out of memory (InternalServerError) (tried 4 times)"
-    assert str(failure.value) == f"{server.url}/x {said}" and len(server.asked) == 4
-
-
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 422])
 def test_a_refusal_is_not_repeated(status):
     no = Reply({"error": {"message": "no", "code": status}}, status)

@@ -230,12 +230,3 @@ def test_a_check_says_what_is_wrong_before_a_run_starts():
         check(server.url, "tiny")
     with pytest.raises(EngineError, match="cannot be reached"):
         check("http://127.0.0.1:1", "tiny")
-
-
-def test_a_check_names_the_variable_of_a_missing_or_wrong_key(monkeypatch):
-    refusal = Reply({"error": {"message": "Unauthorized"}}, 401)
-    with serving(said("x"), models=refusal) as server:
-        with pytest.raises(InputError, match="It was given the key in OPENAI_API_KEY"):
-            check(server.url, "tiny")
-        with pytest.raises(InputError, match=r"It was given no key \(MY_KEY is not set\)"):
-            check(server.url, "tiny", key_variable="MY_KEY")

@@ -7,7 +7,6 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -214,9 +213,3 @@ def test_log_probabilities_and_sampling_are_the_models_own_whatever_the_options(
     for ours in ("model", "logprobs_mode", "trust_remote_code"):
         with pytest.raises(InputError, match=f"vLLM's {ours} is set by Bough itself"):
             engine_arguments("tiny", 0, "raw_logprobs", {ours: True})
-
-
-@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed here")
-def test_without_vllm_the_way_to_get_it_is_said():
-    with pytest.raises(InputError, match=r"pip install 'bough\[vllm\]'"):
-        asyncio.run(VLLMEngine.load("tiny"))

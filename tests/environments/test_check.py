@@ -20,8 +20,9 @@ def checked(name: str) -> CheckReport:
     return asyncio.run(check(environment_class, f"tests.environments.worlds:{name}", tasks))
 
 
-def test_a_good_environment_has_no_problems():
-    assert checked("Counting").problems == []
+@pytest.mark.parametrize("name", ["Counting", "Plain"])
+def test_a_good_environment_of_coroutines_or_plain_functions_has_no_problems(name: str):
+    assert checked(name).problems == []
 
 
 @pytest.mark.parametrize(
@@ -60,10 +61,6 @@ def test_an_agent_that_plays_by_itself_has_no_step_to_check(tmp_path: Path, caps
     (tmp_path / "mine.py").write_text("def play(base_url): ...")
     assert main(["env", "check", f"agent:{tmp_path}/mine.py:play"]) == 2
     assert "it has no step to check" in capsys.readouterr().err
-
-
-def test_plain_functions_keep_the_contract_as_coroutines_do():
-    assert checked("Plain").problems == []
 
 
 SMALL = [

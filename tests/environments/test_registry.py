@@ -1,4 +1,3 @@
-import tomllib
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -78,14 +77,6 @@ def test_a_file_that_breaks_is_named_and_may_be_tried_again(tmp_path: Path):
         find(f"{file}:World")
     file.write_text(WORLDS.read_text())
     assert find(f"{file}:Counting").name == "counting"
-
-
-def test_our_own_environments_are_entry_points_too():
-    declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["entry-points"]
-    found = {name: point.value for name, point in registry.plugged_in().items()}
-    assert found.items() >= declared[registry.GROUP].items() and len(declared[registry.GROUP]) >= 3
-    assert find("household").__module__ == "bough.worlds.household.environment"
-    assert "BUILT_IN" not in vars(registry)
 
 
 def test_another_package_cannot_take_over_a_name_of_ours(monkeypatch: pytest.MonkeyPatch):

@@ -6,7 +6,7 @@ import pytest
 from bough.environments.base import Environment
 from bough.environments.replay import ReplayError, replay, rounds
 from bough.types import Message, Task, Trajectory, Turn
-from tests.environments.worlds import Counting, Forgetful
+from tests.environments.worlds import Counting
 
 
 def said(content: str) -> list[Message]:
@@ -37,11 +37,6 @@ def test_the_first_difference_is_named():
         ReplayError, match=r"t: turn 2 differs in the content of message 0: recorded 'Yes.', now 'A number, please.'"
     ):
         back(recorded(("1", "Yes."), ("x", "Yes."), ("9", "Yes.")))
-
-
-def test_a_difference_at_the_start_is_named():
-    with pytest.raises(ReplayError, match=r"t: the start had 2 messages, now 1|the start differs"):
-        back(recorded(), environment_class=Forgetful)
 
 
 def test_an_episode_that_ends_too_early_is_an_error():

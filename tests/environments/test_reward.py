@@ -36,16 +36,6 @@ def test_a_function_of_a_list_or_of_attempts_scores_groups(function: Any):
     assert scores_groups(function) and not scores_groups(one)
 
 
-def test_annotations_need_not_be_text():
-    def listed(group: Any) -> None: ...
-
-    for annotation in (list, list[Trajectory], Sequence, Sequence[Trajectory]):
-        listed.__annotations__["group"] = annotation
-        assert scores_groups(listed)
-    listed.__annotations__["group"] = Trajectory
-    assert not scores_groups(listed)
-
-
 def test_a_reward_goes_by_its_functions_name():
     assert [part.name for part in Rubric([one, Judge()]).parts] == ["one", "Judge"]
     with pytest.raises(InputError, match="define it with def"):

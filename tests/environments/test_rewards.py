@@ -1,9 +1,6 @@
-from functools import partial
-
 import pytest
 
 from bough.environments.rewards import (
-    bounded,
     bounds_of,
     format,
     mistakes,
@@ -14,7 +11,6 @@ from bough.environments.rewards import (
     tool_call,
 )
 from bough.environments.rubric import REWARDS
-from bough.errors import InputError
 from bough.types import Message
 from tests.environments.records import trajectory, turn
 
@@ -112,20 +108,6 @@ def test_mistakes_cost_something_each(environment: str | None, reasons: list[str
 def test_mistakes_cost_at_most_1():
     assert mistakes(trajectory(*(turn(error="malformed") for _ in range(9)), success=False)) == -1.0
     assert mistakes(trajectory(turn(error="malformed"), success=False), each=0.4) == -0.4
-
-
-def test_a_mistake_that_no_rule_finds_is_refused():
-    with pytest.raises(InputError, match=r"'loops'.*did you mean loop.*premature_success, loop, invalid_action"):
-        mistakes(trajectory(turn()), reasons=["loops"])
-
-
-def test_what_is_declared_is_found_and_the_function_stays_the_same():
-    @bounded(-1.0, 1.0)
-    def sign(value: float) -> float:
-        return value
-
-    assert bounds_of(sign) == (-1.0, 1.0) and sign(0.5) == 0.5
-    assert bounds_of(lambda trajectory: 0.0) is None and bounds_of(partial(sign)) is None
 
 
 def test_shares_among_our_own_rewards_are_declared():

@@ -16,14 +16,6 @@ def broken(trajectory: Trajectory) -> float:
     raise ZeroDivisionError("no turns")
 
 
-def endless(trajectory: Trajectory) -> float:
-    return float("inf")
-
-
-def wordy(trajectory: Trajectory) -> str:
-    return "good"
-
-
 def test_each_reward_goes_by_its_name_and_the_total_is_their_weighted_sum():
     rubric = Rubric({"outcome": 1.0, "tool_call": 2.0, "overlong": {"weight": 0.5, "max_length": 10, "buffer": 4}})
     wrong = trajectory(turn(tool=True, tokens=9), success=False, rewards={"outcome": -1.0, "kept": 7.0})
@@ -41,16 +33,6 @@ def test_scoring_twice_gives_the_same_and_a_list_weighs_each_1():
     assert once.rewards["total"] == pytest.approx(-0.9) and rubric.score(once) == once
     scored = Rubric([judged, "outcome"]).score(trajectory(turn(), turn(), success=True))
     assert scored.rewards == {"judged": 2.0, "outcome": 1.0, "total": 3.0}
-
-
-@pytest.mark.parametrize("name", ["broken", "endless", "wordy"])
-def test_a_reward_that_fails_is_none_makes_the_total_none_and_is_counted(name: str):
-    rubric = Rubric({"outcome": 1.0, f"{__name__}:{name}": 1.0})
-    scored = [rubric.score(trajectory(success=True)) for _ in range(3)]
-    assert all(t.rewards == {"outcome": 1.0, name: None, "total": None} for t in scored)
-    assert rubric.failed == {name: 3} and rubric.why[name].startswith("a: ")
-    assert "\n" not in rubric.why[name]
-    assert rubric.to_json()[name]["failed"] == 3
 
 
 @bounded(0.0, 1.0)
@@ -80,6 +62,7 @@ def test_a_reward_without_a_value_is_counted_unless_its_weight_is_0():
     ("rewards", "said"),
     [
         ({}, "the rewards are none"),
+        ({"outcom": 1.0}, "there is no reward 'outcom'; did you mean outcome? (your own: module:function"),
         ({"overlong": {"max_lenght": 3}}, "max_lenght is not a setting; did you mean max_length?"),
         ({"outcome": 1.0, "tests.environments.outcomes:outcome": 1.0}, "cannot be loaded"),
         ({"outcome": 1.0, "bough.environments.rewards:outcome": 1.0}, "each needs a name of its own"),
@@ -136,21 +119,15 @@ def test_async_rewards_run_at_the_same_time_also_inside_a_running_loop():
     assert [one.rewards["slow"] for one in asyncio.run(notebook())] == [1.0] * 4 and most == 4
 
 
-def short(attempts: list[Trajectory]) -> list[float]:
-    return [1.0]
-
-
 async def refuses(attempts: list[Trajectory]) -> list[float]:
     raise RuntimeError("the judge is away")
 
 
-@pytest.mark.parametrize(("reward", "said"), [(short, "returned .1.0. for 2 attempts"), (refuses, "the judge is away")])
-def test_a_group_that_cannot_be_scored_counts_for_each_of_its_attempts(reward: Any, said: str):
-    rubric = Rubric({reward: 1.0, "outcome": 0.0})
+def test_a_group_that_cannot_be_scored_counts_for_each_of_its_attempts():
+    rubric = Rubric({refuses: 1.0, "outcome": 0.0})
     scored = rubric.score_all(attempts_at("a", "a", "b"))
-    failed = 2 if reward is short else 3
-    assert rubric.failed == {reward.__name__: failed, "outcome": 3} and scored[0].rewards["total"] is None
-    assert re.search(said, rubric.why[reward.__name__])
+    assert rubric.failed == {"refuses": 3, "outcome": 3} and scored[0].rewards["total"] is None
+    assert "the judge is away" in rubric.why["refuses"]
 
 
 def test_an_error_names_the_line_in_the_rewards_own_file(tmp_path: Path):
@@ -164,13 +141,13 @@ def test_an_error_names_the_line_in_the_rewards_own_file(tmp_path: Path):
     )
 
 
-@pytest.mark.parametrize("exponent", [400, 5000])
-def test_an_integer_that_no_float_holds_is_not_a_reward(exponent: int):
-    def enormous(_: Trajectory) -> int:
-        return 10**exponent
+@pytest.mark.parametrize("value", [10**400, 10**5000, float("inf"), "good"], ids=["large", "huge", "inf", "text"])
+def test_what_is_not_a_finite_number_is_not_a_reward(value: Any):
+    def odd(_: Trajectory) -> Any:
+        return value
 
-    rubric = Rubric([enormous])
-    assert rubric.score(trajectory(success=True)).rewards["total"] is None and "finite number" in rubric.why["enormous"]
+    rubric = Rubric([odd])
+    assert rubric.score(trajectory(success=True)).rewards["total"] is None and "finite number" in rubric.why["odd"]
 
 
 def test_a_total_that_is_not_finite_is_not_known():
@@ -205,9 +182,6 @@ def always(trajectory: object) -> float:
     return 0.25
 
 
-NUMBER = 3
-
-
 def test_ours_go_by_their_names():
     ours = {"outcome", "progress", "steps", "format", "mistakes", "tool_call", "overlong"}
     assert set(REWARDS) == ours | {"judge"}
@@ -220,19 +194,3 @@ def test_a_function_of_a_module_or_of_a_file(tmp_path: Path):
     (tmp_path / "mine.py").write_text("def brevity(t, *, base=2):\n    return 1 / base ** len(t.turns)\n")
     brevity = find(f"{tmp_path / 'mine.py'}:brevity")
     assert brevity(trajectory()) == 1.0 and parameters(brevity) == ["base"]
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("outcom", "there is no reward 'outcom'; did you mean outcome? (your own: module:function"),
-        ("nowhere.at_all:f", "cannot be loaded: nowhere.at_all raised ModuleNotFoundError"),
-        ("missing.py:f", "missing.py: there is no such file"),
-        (f"{__name__}:alwys", "has no 'alwys'; did you mean always?"),
-        (f"{__name__}:NUMBER", "is of type int; it must be a function"),
-    ],
-)
-def test_what_is_not_there_is_named(name: str, said: str):
-    with pytest.raises(InputError) as error:
-        find(name)
-    assert said in str(error.value)

@@ -61,11 +61,6 @@ def test_a_bad_task_is_named_by_its_place(tmp_path: Path, text: str, complaint: 
     assert complaint in str(error.value)
 
 
-def test_a_file_and_options_exclude_each_other(tmp_path: Path):
-    with pytest.raises(InputError, match="cannot be combined with --task-file"):
-        next(tasks_of(Choosy, options={"size": 2}, task_file=tmp_path / "tasks.jsonl"))
-
-
 class Timed(Counting):
     class Settings(Config):
         limit_s: float = 1.0
@@ -138,11 +133,6 @@ def test_tasks_that_cannot_be_made_are_the_environments_fault(given: Any, compla
         next(tasks_of(Wrong, options={}))
 
 
-def test_a_file_that_is_not_there_is_an_input_error(tmp_path: Path):
-    with pytest.raises(InputError, match=r"nope\.jsonl: there is no such file"):
-        next(read_tasks(tmp_path / "nope.jsonl", "counting"))
-
-
 def test_a_file_that_is_cut_is_an_input_error_after_its_good_rows(tmp_path: Path):
     whole = gzip.compress(b"".join(b'{"goal": %d}\n' % number for number in range(50_000)))
     (tmp_path / "tasks.jsonl.gz").write_bytes(whole[:-20])
@@ -156,14 +146,3 @@ def test_a_folder_is_read_shard_by_shard(tmp_path: Path):
     for name, goal in (("b", 2), ("a", 1)):
         (tmp_path / f"{name}.jsonl").write_text(f'{{"goal": {goal}}}\n')
     assert [task.data["goal"] for task in read_tasks(tmp_path, "counting")] == [1, 2]
-
-
-def test_a_repeated_row_is_skipped_and_another_task_of_the_same_id_gets_a_number(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
-    file = tmp_path / "tasks.jsonl"
-    rows = ['{"id": "a", "goal": 2}', '{"goal": 3}', '{"id": "a", "goal": 2}', '{"goal": 3}', '{"id": "a", "goal": 4}']
-    file.write_text("\n".join(rows))
-    first, second, third = tasks_of(Counting, options={}, task_file=file)
-    assert [task.data["goal"] for task in (first, second, third)] == [2, 3, 4] and third.id == "a-2"
-    assert "tasks.jsonl: 2 tasks repeat an earlier one and are skipped" in caplog.text

@@ -62,12 +62,6 @@ def played(*replies: Message | str, environment_class: type[ToolEnvironment] = C
     return playing.played(environment_class, Task(id="t"), *replies)
 
 
-def test_the_tools_are_offered_at_the_start_in_the_order_they_are_written():
-    [start] = played()
-    assert [one["function"]["name"] for one in start.tools] == ["add", "reset", "breaks"]
-    assert list(Answering.schemas) == ["add", "reset", "breaks"]
-
-
 def test_calls_as_data_and_as_text_do_the_same():
     for reply in (said(call("add", number=2)), tool_calls.call_text(call("add", number=2))):
         observation = played(reply)[1]
@@ -128,15 +122,6 @@ def test_experts_and_people_write_calls_of_tools_that_exist():
     environment = Counter(Task(id="t"))
     assert environment.say("add(2, times=3)") == tool_calls.call_text(call("add", number=2, times=3))
     assert environment.say("five") == "five"
-
-
-def test_a_tool_cannot_take_the_name_of_a_method_of_environments():
-    with pytest.raises(TypeError, match=r"tool Wrong\.close: every environment has close"):
-
-        class Wrong(Counter):
-            @tool
-            def close(self) -> None:
-                """Closes the shop."""
 
 
 def test_the_example_keeps_the_contract_and_its_expert_wins(tmp_path: Path, capsys: Any):

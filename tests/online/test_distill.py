@@ -155,16 +155,6 @@ def test_a_server_that_cannot_teach_is_refused(
         scorer.check(tokenizer)
 
 
-def test_a_server_without_echo_or_with_several_models_is_refused(server: StandIn, scorer: TeacherServer):
-    tokenizer = load_template("tiny").tokenizer
-    server.models = Reply({"data": [{"id": "a"}, {"id": "b"}]})
-    with pytest.raises(InputError, match="serves 2 models; name one of them: a, b"):
-        scorer.check(tokenizer)
-    scorer.model, server.answer = "b", lambda _: Reply({"choices": [{"text": "Hello"}]})
-    with pytest.raises(InputError, match="must echo a prompt of token ids"):
-        scorer.check(tokenizer)
-
-
 @pytest.mark.parametrize("lie", [5.0, math.nan, -math.inf, "low", True, None])
 def test_a_log_probability_that_is_none_is_not_trained_on(server: StandIn, scorer: TeacherServer, lie: Any):
     call, row = Call(prompt_ids=[5, 6], completion_ids=[7, 8]), SimpleNamespace(calls=[0])

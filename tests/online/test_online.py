@@ -172,28 +172,21 @@ def test_a_batch_of_other_weights_is_played_again(tmp_path: Path, whole_runs: Wh
     assert metrics(tmp_path)[2]["mismatch_kl"] < 1e-6
 
 
-@pytest.mark.parametrize("missing", ["00001.safetensors", "00001.jsonl"])
-def test_half_of_a_batch_is_not_resumed_in_its_middle(
-    tmp_path: Path, whole_runs: WholeRuns, replayed: list[str], missing: str
+@pytest.mark.parametrize("missing", ["00001.safetensors", "00001.jsonl", None], ids=str)
+def test_half_of_a_batch_or_another_in_its_place_is_not_resumed_in_its_middle(
+    tmp_path: Path, whole_runs: WholeRuns, replayed: list[str], missing: str | None
 ):
     """Without the log-probabilities before the first update those after it would be taken for them."""
     whole_runs.cut_after(tmp_path, 3, updates=2)
-    (tmp_path / "rollouts" / missing).unlink()
+    if missing:
+        (tmp_path / "rollouts" / missing).unlink()
+    else:
+        for path in (tmp_path / "rollouts").glob("00000.*"):
+            shutil.copy(path, path.with_stem("00001"))
     replayed.clear()
     train_grpo(settings(tmp_path, updates=2, resume=True))
     assert len(replayed) == 8
     assert metrics(tmp_path)[3]["approx_kl"] == pytest.approx(0, abs=1e-6), "it was played with the weights of step 3"
-
-
-def test_another_batch_in_place_of_the_one_that_was_learnt_from_is_played_again(
-    tmp_path: Path, whole_runs: WholeRuns, replayed: list[str]
-):
-    whole_runs.cut_after(tmp_path, 3, updates=2)
-    for path in (tmp_path / "rollouts").glob("00000.*"):
-        shutil.copy(path, path.with_stem("00001"))
-    replayed.clear()
-    train_grpo(settings(tmp_path, updates=2, resume=True))
-    assert len(replayed) == 8
 
 
 def test_a_world_that_is_broken_from_the_start_is_an_error_with_its_own_words(tmp_path: Path):
