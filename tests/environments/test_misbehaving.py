@@ -55,7 +55,7 @@ def test_a_reward_that_hangs_ends_the_run_with_its_name_file_and_line(reward: Ca
     with pytest.raises(RewardTimeoutError) as caught:
         Rubric(["outcome", reward], timeout_s=0.3).score_all([trajectory(turn(), success=True)] * 3)
     assert time.monotonic() - begin < 30
-    assert signal.getsignal(SIGNAL) is handler and threading.active_count() == threads
+    assert signal.getsignal(SIGNAL) is handler and threading.active_count() <= threads
     text = str(caught.value)
     place = r"environments/test_misbehaving\.py:\d+"
     assert re.match(rf"the reward {reward.__name__} took longer than 0\.3 s \(.*{place}\)", text), text

@@ -18,6 +18,7 @@ from tests.experiments.parts import FakeActors
 from tests.experiments.same import check_same, check_same_episodes
 from tests.experiments.small import SETTINGS, config
 
+pytest.importorskip("ray")
 SMALL: dict[str, Any] = {"generations": 2, "steps": 1}
 GRPO: dict[str, Any] = {
     "method": "grpo", "environment": WriteLetter, "eval_tasks": 4, "max_new_tokens": 4, "population_size": 2,

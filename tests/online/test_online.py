@@ -391,11 +391,11 @@ def test_a_rubric_decides_what_is_compared(tmp_path: Path):
 def test_a_judges_scores_are_compared_and_their_cost_is_a_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     (tmp_path / "rubric.md").write_text("The most e.")
-    with judging(lambda _: '{"score": 5}') as server:
+    with judging(lambda body: f'{{"score": {sum(str(body).encode()) % 10}}}') as server:
         judge = {"model": "m", "rubric": str(tmp_path / "rubric.md"), "base_url": server.url}
         train_grpo(settings(tmp_path, max_steps=1, rewards={"judge": judge}))
     [line] = metrics(tmp_path)
-    assert line["reward"] == line["reward/judge"] == pytest.approx(0.5)
+    assert 0 < line["reward"] == line["reward/judge"] < 1
     assert line["judge/requests"] == len(server.bodies) > 0
     assert line["judge/prompt_tokens"] == 100 * len(server.bodies)
 
