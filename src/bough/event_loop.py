@@ -26,6 +26,8 @@ from typing import Any, Self, TypeVar
 from bough.errors import BoughError
 from bough.ledger import plural
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 
@@ -165,7 +167,6 @@ def not_counted() -> Iterator[None]:
 
 # Requests that are tried again: which failures may pass, how often, and with which waits.
 
-log = logging.getLogger(__name__)
 # Statuses of a busy or restarting server.
 PASSING = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 

@@ -25,6 +25,10 @@ def test_the_command_and_its_flat_settings_are_read_from_either_form(verb: str, 
     (tmp_path / "flat.yaml").write_text(yaml.safe_dump({"command": verb, **config.flat_dump()}))
     assert read_settings(tmp_path / "nested.yaml") == (verb, config.flat_dump())
     assert read_settings(tmp_path / "flat.yaml") == (verb, config.flat_dump())
+    # Earlier versions named no command, and had settings that are gone.
+    old = {**config.flat_dump(), "fp16": False, "gradient_accumulation_steps": 1}
+    (tmp_path / "old.yaml").write_text(yaml.safe_dump(old))
+    assert read_settings(tmp_path / "old.yaml")[0] == verb
 
 
 def test_other_files_have_no_command_and_are_shown_as_they_are(tmp_path: Path):

@@ -28,6 +28,13 @@ def test_weights_lead_back_to_the_model_before_all_stages(runs: Path):
     assert (found.base, found.start, found.last.folder) == ("smollm2", None, runs / "grpo")
 
 
+def test_an_adapter_is_for_the_last_weights_that_were_trained_whole(tmp_path: Path):
+    folders.stage(tmp_path / "sft", "sft", use_lora=False)
+    folders.stage(tmp_path / "dpo", "dpo", model=str(tmp_path / "sft/final"))
+    assert lineage(tmp_path / "dpo").base == str(tmp_path / "sft")
+    assert lineage(tmp_path / "sft").base == "smollm2"
+
+
 def test_a_run_that_was_moved_keeps_its_lineage(runs: Path, tmp_path_factory: pytest.TempPathFactory):
     elsewhere = tmp_path_factory.mktemp("moved") / "copy"
     shutil.move(runs, elsewhere)

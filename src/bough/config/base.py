@@ -518,7 +518,7 @@ def _code(given: Any) -> list[str]:
 
 
 # Keys of other tools' configuration files: knowlyr-trainer's and AgileRL's YAML is read as it is written.
-# Only files are translated. The settings themselves, the flags and the Python arguments have one name each.
+# Only files are translated.
 
 RENAMED = {"model_name_or_path": "model", "lr": "learning_rate"}
 # Settings of knowlyr-trainer that cannot be turned off in Bough, and why.

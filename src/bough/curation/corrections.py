@@ -35,6 +35,8 @@ from bough.ledger import Ledger
 from bough.rollouts.agents import NO_EXPERT, ModelAgent, make_agent
 from bough.types import Message, Trajectory, Turn, conversation
 
+log = logging.getLogger(__name__)
+
 EXPERT = "expert"
 
 
@@ -209,7 +211,6 @@ class CorrectionWork:
 # The expert is asked in the states that the episode went through, restored by one replay. A model is asked about the
 # recorded conversation, so it needs no environment.
 
-log = logging.getLogger(__name__)
 EMPTY = "label_empty"
 
 

@@ -37,6 +37,8 @@ from bough.files import json_digest, text_digest
 from bough.ledger import is_finite, plural
 from bough.types import Message, Task, Trajectory, Turn
 
+log = logging.getLogger(__name__)
+
 
 class _Nothing:
     """None for callers that await it: `await super().close()` works in an `async def`."""
@@ -340,7 +342,6 @@ def action_of(turn: Turn) -> str:
 
 # Which tasks: the environment's own, or those of a file.
 
-log = logging.getLogger(__name__)
 # After this many repeated tasks in a row, there are taken to be no more tasks.
 MAX_REPEATED = 10_000
 
@@ -389,7 +390,7 @@ def tasks_of(
 
 
 def _made(environment_class: type[Environment], options: Config, split: str, seed: int) -> Iterator[Task]:
-    """The environment's own tasks. Any exception in its code is a EnvironmentFailedError."""
+    """The environment's own tasks. Any exception in its code is an EnvironmentFailedError."""
     try:
         for task in environment_class.tasks(options, split=split, seed=seed):
             if not isinstance(task, Task):

@@ -55,6 +55,8 @@ from bough.errors import (
 )
 from bough.types import Message, ToolCall
 
+log = logging.getLogger(__name__)
+
 # A tool's parameters: the JSON schema that agents read, and the check of a call's arguments.
 # Both come from the method's signature and its docstring. Parameters may be described in an "Args:" section or with
 # `Annotated[int, Field(description=…)]`.
@@ -159,7 +161,6 @@ def _without_titles(schema: Any) -> Any:
 # The same exception may be a bug of the author, which must not be hidden: it is logged with file and line the first
 # time, counted in each trajectory, and `bough env check` reports it.
 
-log = logging.getLogger(__name__)
 # Characters of an exception that the agent reads.
 MAX_MESSAGE = 500
 INFRASTRUCTURE = (OSError, ImportError, BoughError)

@@ -32,6 +32,8 @@ from bough.files import drafting, put_in_place, read_json, remove, write_json
 from bough.ledger import Ledger, plural
 from bough.training.method import Data, Example, Examples, Method
 
+log = logging.getLogger(__name__)
+
 NAME = re.compile(r"generation-(\d{5})(-trained)?")
 STATE = "state.json"
 # Folders of earlier generations that stay.
@@ -352,8 +354,6 @@ def _generator(config: EvolveConfig, purpose: str) -> random.Random:
 
 
 # The records of a run: what members learn from, what they are selected on, and what no member was selected on.
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

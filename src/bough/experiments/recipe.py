@@ -271,8 +271,19 @@ NAME = "config.yaml"
 def read_settings(file: Path) -> tuple[str | None, dict[str, Any]]:
     """The command, None if it is unknown, and the settings by their flat names."""
     values = dict(YamlFile.read(file).values)
-    name = values.pop("command", None)
+    name = values.pop("command", None) or _written_before(values)
     return (name, flattened(table.command(name).config, values)) if name in table.names() else (None, values)
+
+
+def _written_before(values: Mapping[str, Any]) -> str | None:
+    """The command of a file of an earlier version, which named none but wrote all settings: the one that has them."""
+    apart: dict[str, int] = {}
+    for name in table.stages():
+        config = table.command(name).config
+        found, known = flattened(config, values).keys(), leaves(config).keys()
+        if "model" in found and len(found & known) > len(known) / 2:
+            apart[name] = len(found ^ known)
+    return min(apart, key=lambda name: apart[name], default=None)
 
 
 # The gate after an evaluation: keeps the better of two models.

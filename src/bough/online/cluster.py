@@ -33,6 +33,8 @@ from bough.rollouts.ray_workers import WorkerSpec, cluster_runner
 from bough.training.run import precision
 from bough.types import Trajectory
 
+log = logging.getLogger(__name__)
+
 
 class ClusterSampler:
     """Workers that play whole episodes.
@@ -110,7 +112,6 @@ class VersionedRunner:
 
 # The policy in training on a worker of a cluster: the same base model, with the weights that the trainer sends.
 
-log = logging.getLogger(__name__)
 PROBE = "probe"
 
 

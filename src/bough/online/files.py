@@ -32,6 +32,8 @@ from bough.files import open_file, read_json, remove, replacing, sync, text_dige
 from bough.policy.adapters import weights_digest
 from bough.types import Group, Trajectory
 
+log = logging.getLogger(__name__)
+
 
 def remove_drafts(folder: Path) -> None:
     """Removes what a killed process has not finished writing. No other process may be writing there."""
@@ -97,7 +99,6 @@ class BatchFile:
 # A run that was killed takes them up again. Each line says which settings and which weights sampled the episode; one
 # that was sampled by others is played again. A task's file goes when its group is in a batch.
 
-log = logging.getLogger(__name__)
 SAMPLED_BY = "sampled_by"  # in a record's info, on disk only
 
 

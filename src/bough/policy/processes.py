@@ -1,7 +1,7 @@
 """The processes of one training run: one by default, several under `accelerate launch` or `torchrun`.
 
 Each process has its share of every step's examples, and the whole policy unless that is
-sharded (then `shard.py` adds up the gradients). Losses carry the denominator of the whole
+sharded (then sharding adds up the gradients). Losses carry the denominator of the whole
 step, so gradients and metrics only need adding up.
 """
 

@@ -112,8 +112,14 @@ def lineage(folder: Path) -> Lineage:
         if weights is not None and (weights / "adapter_config.json").is_file():
             named = read_json(weights / "adapter_config.json", {}).get("base_model_name_or_path")
             base = model if adapter else str(named or "")
-            return Lineage(tuple(stages), base, Path(adapter or model).name)
-        return Lineage(tuple(stages), model)
+            return Lineage(tuple(stages), _base(stages, base), Path(adapter or model).name)
+        return Lineage(tuple(stages), _base(stages, model))
+
+
+def _base(stages: Sequence[Stage], first: str) -> str:
+    """The model that the last stage trained: its adapter is for the last weights that were trained whole."""
+    trained_whole = [stage for stage in stages[:-1] if stage.settings.get("use_lora") is False]
+    return str(trained_whole[-1].folder) if trained_whole and stages[-1].settings.get("use_lora", True) else first
 
 
 def read_stage(folder: Path) -> Stage:

@@ -79,7 +79,7 @@ class Trainer:
         """Runs the plan from its beginning or from a checkpoint (whose weights the policy must have).
 
         Without `same_held_out` the best eval loss so far was measured on other data and is reset.
-        An interrupt saves a checkpoint and raises StoppedError (`interrupts.py`).
+        An interrupt saves a checkpoint and raises StoppedError (`bough.event_loop`).
         """
         with self.interrupts, self.writer:
             return self._train(resume, same_held_out=same_held_out)

@@ -29,6 +29,8 @@ from bough.training.method import Example, columns
 from bough.trees.build import TokenTree
 from bough.trees.mixers import branching_obstacle, known_mixers
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class PlannedStep:
@@ -226,7 +228,6 @@ class PlannedSource:
 # estimated from the model's shape, deliberately high; should it be too low all the same, the loop halves the budget.
 # Where a sampler works beside training, the same estimate says how much memory it leaves.
 
-log = logging.getLogger(__name__)
 # Past the upper bound nothing gets faster; the lower one holds a few calls.
 LEAST, MOST, STEP = 1024, 65_536, 1024
 # Of what is left beside the weights. The rest is for the head's logits, kernels' work space and fragmentation.

@@ -37,6 +37,8 @@ from bough.types import Call
 if TYPE_CHECKING:
     from bough.policy.population import Member
 
+log = logging.getLogger(__name__)
+
 Row = TreeRow | PlainRow
 Logprobs = Mapping[int, list[Tensor]] | Sequence[list[Tensor]]  # by the number of the row
 
@@ -309,9 +311,6 @@ class Packer:
         parts = [part for example in examples for part in self.method.parts(example)]
         laid_out = Step(self.policy, self.method, parts, budget=budget, share=self.share)
         return PackedBatch(batch.examples, batch.epoch, batch.values, batch.own, laid_out, budget)
-
-
-log = logging.getLogger(__name__)
 
 
 class BatchGradients:

@@ -27,6 +27,8 @@ from typing import NamedTuple, TypeVar
 
 from bough.ledger import plural
 
+log = logging.getLogger(__name__)
+
 Ids: TypeAlias = NDArray[np.int64]
 
 
@@ -229,8 +231,6 @@ def partition(calls: Sequence[CallTokens], budget: int) -> list[Part]:
 
 # Rows: what one forward pass of the model reads, and which answers come out of it.
 
-log = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True)
 class PackedRow:
@@ -344,7 +344,7 @@ def _tell_too_long(sizes: list[int], budget: int) -> None:
 
 # Rows that several owners' calls share: what belongs to one owner is contiguous, and owners share no tokens.
 # Each owner reads with weights of its own, so a start that two owners have in common is computed for each of them.
-# Everything else is as in `pack`: small parts share a row up to the token budget.
+# Everything else is as in `tree_rows`: small parts share a row up to the token budget.
 
 Owner = TypeVar("Owner", bound=Hashable)
 
