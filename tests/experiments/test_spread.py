@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from tests.experiments.parts import FakeActors
 from tests.experiments.same import check_same, check_same_episodes
 from tests.experiments.small import SETTINGS, config
 
-pytest.importorskip("ray")
+# Not by importing it: Ray reads its settings then.
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
 SMALL: dict[str, Any] = {"generations": 2, "steps": 1}
 GRPO: dict[str, Any] = {
     "method": "grpo", "environment": WriteLetter, "eval_tasks": 4, "max_new_tokens": 4, "population_size": 2,
