@@ -36,7 +36,7 @@ def plain(tmp_path: Path) -> Path:
     ("name", "content"),
     [
         ("a.jsonl.gz", gzip.compress(TEXT)),
-        ("a.jsonl.xz", lzma.compress(TEXT)),
+        ("a.jsonl.xz", lzma.compress(TEXT[:99]) + b"\0" * 65_600 + lzma.compress(TEXT[99:])),
         ("a.jsonl.zst", zstandard.compress(TEXT)),
         ("bom.jsonl", b"\xef\xbb\xbf" + TEXT),
         ("crlf.jsonl", TEXT.replace(b"\n", b"\r\n")),
@@ -46,6 +46,13 @@ def plain(tmp_path: Path) -> Path:
 def test_the_same_rows_come_out_of_every_wrapping(tmp_path: Path, plain: Path, name: str, content: bytes):
     (tmp_path / name).write_bytes(content)
     assert list(read(tmp_path / name)) == list(read(plain))
+
+
+def test_the_header_of_an_archive_cannot_ask_for_all_of_the_memory(tmp_path: Path):
+    greedy = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 29}]
+    (tmp_path / "a.jsonl.xz").write_bytes(lzma.compress(TEXT, filters=greedy))
+    with pytest.raises(InputError, match=r"cannot be read after line 0: .*[Mm]emory"):
+        list(read(tmp_path / "a.jsonl.xz"))
 
 
 def test_of_a_collections_folder_only_the_trajectories_are_read_and_of_any_folder_nothing_hidden(

@@ -19,8 +19,8 @@ from typing_extensions import Buffer
 PIECE = 1 << 16
 # Of Zstandard data, whose blocks of four bytes unpack to at most 128 KiB each: at most 4 MiB of text.
 SMALL_PIECE = 128
-# The limit of zstd itself without --long; the window is kept in memory while a frame is read.
-MAX_WINDOW = 128 << 20
+# A header may ask for 4 GiB of memory. The limit of zstd itself without --long; xz -9 asks for 65 MiB.
+MAX_MEMORY = 128 << 20
 # Text shrinks to a tenth or a hundredth. A file that expands to more than both limits is not a data file.
 MAX_UNPACKED, MAX_RATIO = 1 << 30, 1000
 SUFFIXES = (".zst", ".gz", ".xz")
@@ -39,7 +39,7 @@ def unpack(file: IO[bytes]) -> Iterator[tuple[bytes, int]]:
     seen = whole = 0
     data = b""
     while data := data or file.read(SMALL_PIECE):
-        frame = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW).decompressobj()
+        frame = zstandard.ZstdDecompressor(max_window_size=MAX_MEMORY).decompressobj()
         while not frame.eof:
             try:
                 text = frame.decompress(data)
@@ -65,6 +65,22 @@ def whole_size(file: IO[bytes]) -> int:
     return size
 
 
+def _unpack_xz(file: IO[bytes]) -> Iterator[bytes]:
+    """Pieces of text. Streams may follow each other, with zero bytes between them."""
+    data = b""
+    while data := data or file.read(PIECE):
+        data = data.lstrip(b"\0")
+        if not data:
+            continue
+        unpacker = lzma.LZMADecompressor(memlimit=MAX_MEMORY)
+        while not unpacker.eof:
+            yield unpacker.decompress(data, PIECE)
+            data = b""
+            if unpacker.needs_input and not unpacker.eof and not (data := file.read(PIECE)):
+                raise EOFError("the last stream of the .xz file is cut off")
+        data = unpacker.unused_data
+
+
 class Unpacked(io.RawIOBase):
     """The text of a compressed file as a raw stream. OSError where it is longer than its limit."""
 
@@ -73,9 +89,11 @@ class Unpacked(io.RawIOBase):
         self._left = max(MAX_UNPACKED, MAX_RATIO * os.fstat(file.fileno()).st_size)
         if suffix == ".zst":
             self._pieces = (piece for piece, _ in unpack(file))
+        elif suffix == ".xz":
+            self._pieces = _unpack_xz(file)
         else:
-            source = gzip.GzipFile(fileobj=file) if suffix == ".gz" else lzma.LZMAFile(file)  # noqa: SIM115
-            self._pieces = (piece for piece in iter(lambda: source.read(PIECE), b""))
+            source = gzip.GzipFile(fileobj=file)
+            self._pieces = iter(lambda: source.read(PIECE), b"")
 
     def readable(self) -> bool:
         return True
