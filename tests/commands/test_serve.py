@@ -45,7 +45,9 @@ def test_it_serves_until_it_is_told_to_stop(
 
     visits_task: list[Any] = []
     monkeypatch.setattr(api, "load_engine", load)
+    before = signal.getsignal(stop)
     assert main(["serve", "--model", "tiny", "--record", str(tmp_path / "r"), "--port", "0", "--json"]) == 0
+    assert signal.getsignal(stop) is before
     assert visits[0]["record"] == str(tmp_path / "r")
     assert len(list(read(tmp_path / "r"))) == 1
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -189,9 +188,6 @@ def _open_store(config: ServeConfig) -> Store:
 
 
 def serve_command(config: ServeConfig) -> int:
-    stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
     with RecordingServer(config) as server:
         if config.as_json:
             console.print_json({"base_url": server.base_url, "record": str(config.record)})
@@ -201,7 +197,8 @@ def serve_command(config: ServeConfig) -> int:
             out.print(server.base_url, style="bold", markup=False)
             out.print(f"a session: {sessions}/s/NAME/v1, closed by POST {sessions}/s/NAME/end", markup=False)
             out.print(f"recording in {config.record}; Ctrl-C stops", markup=False)
-        stopped.wait()
+        with suppress(KeyboardInterrupt):  # the command line answers SIGTERM as it does Ctrl-C
+            threading.Event().wait()
     return 0
 
 
@@ -215,16 +212,17 @@ async def recorded(
 ) -> AsyncIterator[Trajectory]:
     """Run an agent function on one task against a model, and give the trajectory of what it did.
 
-        async def agent(task, client):                 # or a plain function; or base_url in place of client
+        async def agent(task, base_url):               # or a plain function
+            client = openai.AsyncOpenAI(base_url=base_url, api_key="none")
             answer = await client.chat.completions.create(model="any", messages=[…])
             return "42" in answer.choices[0].message.content
 
         async with bough.recorded(agent, "smollm2", task={"question": "6 × 7?"}) as trajectory:
             print(trajectory.success, trajectory.turns[0].call.logprobs)
 
-    The function takes what it needs by name: `task`, `base_url`, `client` (an OpenAI client,
-    async for an `async def`), `model` and `seed`. It returns a reward, True or False, a mapping
-    with `reward`, `success` and other numbers, or None. `task` is a task, its data or its id.
+    The function takes what it needs by name: `task`, `base_url`, `model` and `seed`. It returns
+    a reward, True or False, a mapping with `reward`, `success` and other numbers, or None.
+    `task` is a task, its data or its id.
     Raises EnvironmentFailedError if the function raises. `model` is as in `bough.collect`.
     """
     config = make_config(RecordedConfig, "recorded", settings, model=model_name(model))
