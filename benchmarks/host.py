@@ -35,8 +35,8 @@ from bough.engines.base import Generated
 from bough.engines.chat import TemplateEngine
 from bough.environments import isolated
 from bough.rollouts import episode
-from bough.rollouts.agents import ModelAgent
 from bough.rollouts.collect import Attempt, Collection, LocalRunner, attempts, collect
+from bough.rollouts.episode import ModelAgent
 from bough.types import Task
 from bough.worlds.household.environment import Household
 

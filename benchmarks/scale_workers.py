@@ -27,8 +27,8 @@ from typing import Any
 import ray
 
 from bough.config.groups import AgentConfig, CollectConfig, LimitsConfig, SamplingConfig
-from bough.rollouts.agents import make_agent
 from bough.rollouts.collect import Attempt, Collection, Tally, attempts, play_attempt
+from bough.rollouts.episode import make_agent
 from bough.types import Trajectory
 from bough.worlds.household.environment import Household
 

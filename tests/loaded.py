@@ -22,7 +22,7 @@ MODULES = (
     "bough.methods.grpo", "bough.commands.run", "bough.commands.collect", "bough.commands.evaluate",
     "bough.commands.curate", "bough.methods.grpo",
     "bough.methods.examples", "bough.curation.curate", "bough.engines.local.engine", "bough.policy.load",
-    "bough.terminal.tables", "bough.commands.objects", "bough.worlds.household.environment",
+    "bough.terminal.console", "bough.commands.objects", "bough.worlds.household.environment",
     "concurrent.futures.thread", "rich._emoji_codes",
     "torch._inductor.compile_fx",  # what is compiled imports it, a second of CPU time
 )  # fmt: skip

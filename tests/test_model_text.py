@@ -9,9 +9,9 @@ from tests.warm import Warm
 LIMIT_S = 15
 READERS = [
     "bough.chat.tool_calls:parse",
-    "bough.chat.actions:parse_function",
-    "bough.chat.actions:parse_command",
-    "bough.chat.actions:parse_line",
+    "bough.chat.tool_calls:parse_function",
+    "bough.chat.tool_calls:parse_command",
+    "bough.chat.tool_calls:parse_line",
     "bough.worlds.interpreter.code:last_block",
     "tests.model_text:tagged",
     "bough.worlds.household.mistakes:names",

@@ -176,8 +176,8 @@ def case(hostile: Callable[[str], Any]) -> str:
     from bough.config.groups import LimitsConfig
     from bough.environments.isolated import shut_down
     from bough.environments.registry import own_agent
-    from bough.rollouts.agents import ModelAgent
     from bough.rollouts.collect import LocalRunner, attempts, collect
+    from bough.rollouts.episode import ModelAgent
     from bough.types import Task, Trajectory
 
     STATUS.clear()

@@ -48,8 +48,8 @@ def answers(replies: list[Any]) -> str:
     from bough.engines import http
     from bough.engines.http import ServerLimits
     from bough.engines.openai import OpenAIEngine
-    from bough.rollouts.agents import ModelAgent
     from bough.rollouts.collect import LocalRunner, attempts, collect
+    from bough.rollouts.episode import ModelAgent
     from bough.types import Trajectory
 
     http.MAX_BODY = 4 << 20  # the bodies without an end have 5 MB

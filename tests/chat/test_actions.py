@@ -7,10 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bough.chat import tool_calls
-from bough.chat.actions import (
+from bough.chat.tool_calls import (
     COMMAND_PROMPT,
     FUNCTION_PROMPT,
     LINE_PROMPT,
+    MAX_CALLS,
+    MAX_REPLY,
+    MalformedError,
+    ParsedReply,
     _actions,
     command_text,
     function_text,
@@ -22,7 +26,6 @@ from bough.chat.actions import (
     write_command,
     write_line,
 )
-from bough.chat.tool_calls import MAX_CALLS, MAX_REPLY, MalformedError, ParsedReply
 from bough.types import ToolCall
 
 

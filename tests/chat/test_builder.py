@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.chat.builder import Built, CallBuilder
-from bough.chat.template import ChatTemplate
+from bough.chat.template import Built, CallBuilder, ChatTemplate
 from bough.types import Call, Message, Turn, conversation
 from tests.chat.conftest import END_OF_TURN, FAMILIES, assistant, household, template_of, user
 

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
-from bough.chat.builder import CallBuilder
-from bough.chat.template import ChatTemplate
+from bough.chat.template import CallBuilder, ChatTemplate
 from bough.chat.tokenizer import BREAK, ControlTokens, any_of, plain
 from bough.models.resolve import load_tokenizer
 from bough.types import Message, ToolCall, Turn, conversation

@@ -1,6 +1,5 @@
-from bough.chat.builder import CallBuilder
 from bough.chat.diagnosis import Diagnosis, tree_size
-from bough.chat.template import ChatTemplate
+from bough.chat.template import CallBuilder, ChatTemplate
 from bough.types import Call, Group, Pair, Task, Trajectory, Turn
 from tests.chat.conftest import assistant, household, tokenizer_of, user
 

@@ -5,8 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from bough.chat.builder import read_reply
-from bough.chat.template import ChatTemplate
+from bough.chat.template import ChatTemplate, read_reply
 from bough.config.groups import SamplingConfig
 from bough.engines.chat import TemplateEngine
 from bough.types import Message

@@ -12,8 +12,8 @@ from bough.cli import main
 from bough.config.groups import LimitsConfig
 from bough.data.reader import read
 from bough.data.writer import Writer
-from bough.rollouts.agents import ExpertAgent
 from bough.rollouts.collect import LocalRunner, attempts, collect
+from bough.rollouts.episode import ExpertAgent
 from bough.types import Group, Pair, Task, Trajectory
 from tests.commands.letters import WriteLetter, length
 from tests.curation.players import NoisyExpert

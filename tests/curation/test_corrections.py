@@ -15,8 +15,7 @@ from bough.curation.source import SourcedTrajectory
 from bough.engines.base import Answer, ContextFullError
 from bough.errors import InputError
 from bough.ledger import Ledger
-from bough.rollouts.agents import ModelAgent
-from bough.rollouts.episode import play
+from bough.rollouts.episode import ModelAgent, play
 from bough.types import Call, Message, Task, Trajectory
 from bough.worlds.household.environment import Household
 from tests.curation.records import episode

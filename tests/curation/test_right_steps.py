@@ -7,8 +7,7 @@ from bough.curation.rounds import FailureModesConfig
 from bough.curation.source import SourcedTrajectory
 from bough.environments.base import Environment, MistakeRules, Observation
 from bough.ledger import Ledger
-from bough.rollouts.agents import ExpertAgent
-from bough.rollouts.episode import play
+from bough.rollouts.episode import ExpertAgent, play
 from bough.types import Pair, Task
 from bough.worlds.household.environment import Household
 from tests.environments.worlds import Counting

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.chat.builder import CallBuilder
-from bough.chat.template import ChatTemplate
+from bough.chat.template import CallBuilder, ChatTemplate
 from bough.chat.tokenizer import BREAK
 from bough.config.groups import SamplingConfig
 from bough.engines.base import Generated

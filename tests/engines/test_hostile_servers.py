@@ -11,8 +11,8 @@ from bough.config.groups import LimitsConfig
 from bough.engines import http
 from bough.engines.http import ServerLimits
 from bough.engines.openai import OpenAIEngine
-from bough.rollouts.agents import ModelAgent
 from bough.rollouts.collect import LocalRunner, attempts, collect
+from bough.rollouts.episode import ModelAgent
 from bough.types import Task, Trajectory
 from tests.engines.stand_in import Reply, said, serving
 from tests.environments.worlds import Counting

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from bough.chat.builder import CallBuilder
-from bough.chat.template import ChatTemplate, load_template
+from bough.chat.template import CallBuilder, ChatTemplate, load_template
 from bough.config.groups import SamplingConfig
 from bough.engines.base import Answer, ContextFullError, EngineError
 from bough.engines.http import ServerLimits

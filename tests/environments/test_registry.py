@@ -7,7 +7,7 @@ import pytest
 
 import bough
 from bough.config.groups import CollectConfig
-from bough.config.online import OnlineEnvironmentConfig
+from bough.config.training import OnlineEnvironmentConfig
 from bough.environments import given, registry
 from bough.environments.base import Environment, EnvironmentFailedError, NoTasksError, tasks_of
 from bough.environments.registry import OwnAgent, find, find_listed, own_agent

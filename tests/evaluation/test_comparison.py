@@ -8,7 +8,7 @@ from bough.errors import InputError
 from bough.evaluation.comparison import compare, matched, task_differences
 from bough.evaluation.intervals import anytime_p, better_p, difference_interval, difference_sequence, outlook, sign_flip
 from bough.evaluation.results import ModelResult
-from bough.terminal.tables import sentence
+from bough.terminal.console import sentence
 from tests.evaluation.samples import binary, result
 from tests.later import Later
 

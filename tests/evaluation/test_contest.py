@@ -14,9 +14,9 @@ from bough.evaluation.contest import EvalConfig, contest, folder_name
 from bough.evaluation.intervals import wilson
 from bough.evaluation.results import Results
 from bough.models.resolve import resolve
-from bough.rollouts.agents import ExpertAgent, RandomAgent
 from bough.rollouts.collect import AllLostError, NoExpertError
-from bough.terminal.tables import ContestProgress
+from bough.rollouts.episode import ExpertAgent, RandomAgent
+from bough.terminal.console import ContestProgress
 from tests.environments.worlds import Breaking
 
 COUNTING = "tests.environments.worlds:Counting"

@@ -3,8 +3,7 @@ import math
 import pytest
 import torch
 
-from bough.chat.builder import CallBuilder
-from bough.chat.template import load_template
+from bough.chat.template import CallBuilder, load_template
 from bough.evaluation.held_out import HeldOut
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy

@@ -13,7 +13,7 @@ from bough.experiments import evolve as setup
 from bough.experiments.cluster import Part, SpreadMembers, packed_code, spread
 from bough.experiments.evolve import evolve
 from bough.rollouts.ray_workers import Surroundings
-from bough.terminal.tables import MembersProgress
+from bough.terminal.console import MembersProgress
 from tests.commands.letters import WriteLetter
 from tests.experiments.parts import FakeActors
 from tests.experiments.same import check_same, check_same_episodes

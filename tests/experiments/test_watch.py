@@ -8,7 +8,7 @@ import pytest
 
 from bough.experiments import evolve as loop
 from bough.experiments.evolve import evolve
-from bough.terminal.tables import MembersProgress
+from bough.terminal.console import MembersProgress
 from tests.experiments.small import config
 
 

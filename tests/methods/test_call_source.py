@@ -1,7 +1,6 @@
 import pytest
 
-from bough.chat.builder import CallBuilder
-from bough.chat.template import load_template
+from bough.chat.template import CallBuilder, load_template
 from bough.errors import RowError
 from bough.ledger import Ledger
 from bough.methods.sft import SFT, SFTConfig

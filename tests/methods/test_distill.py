@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from bough.chat.builder import CallBuilder
-from bough.chat.template import load_template
+from bough.chat.template import CallBuilder, load_template
 from bough.errors import InputError
 from bough.methods.distill import Distill, DistillConfig, divergence_loss, sampled_reverse_kl
 from bough.training.method import GroupExample

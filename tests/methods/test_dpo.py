@@ -6,8 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.chat.builder import CallBuilder
-from bough.chat.template import load_template
+from bough.chat.template import CallBuilder, load_template
 from bough.errors import InputError
 from bough.ledger import add_metrics
 from bough.methods.dpo import DPO, DPOConfig, PairLossType, Preference, Sides, dpo_loss

@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from bough.chat.builder import CallBuilder
-from bough.chat.template import load_template
+from bough.chat.template import CallBuilder, load_template
 from bough.data.reader import read
 from bough.data.writer import Writer
 from bough.errors import InputError

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from bough.chat.builder import CallBuilder
-from bough.chat.template import load_template
+from bough.chat.template import CallBuilder, load_template
 from bough.data.writer import Writer
 from bough.errors import InputError, RowError
 from bough.ledger import Ledger

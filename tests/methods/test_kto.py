@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from bough.chat.builder import CallBuilder
-from bough.chat.template import load_template
+from bough.chat.template import CallBuilder, load_template
 from bough.cli import main
 from bough.config.run_folder import MetricsFile
 from bough.errors import InputError, RowError

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from bough.chat.builder import CallBuilder
-from bough.chat.template import load_template
+from bough.chat.template import CallBuilder, load_template
 from bough.data.reader import read
 from bough.errors import BoughError, InputError
 from bough.methods import examples

@@ -5,8 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.chat.builder import CallBuilder
-from bough.chat.template import load_template
+from bough.chat.template import CallBuilder, load_template
 from bough.data.trl import LABEL
 from bough.ledger import add_metrics
 from bough.methods.sft import SFT, Demonstration, SFTConfig, sft_loss, step_weights

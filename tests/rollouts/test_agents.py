@@ -5,8 +5,7 @@ import pytest
 from bough.config.groups import LimitsConfig
 from bough.environments.base import Environment
 from bough.errors import InputError
-from bough.rollouts.agents import Agent, ExpertAgent, RandomAgent
-from bough.rollouts.episode import play
+from bough.rollouts.episode import Agent, ExpertAgent, RandomAgent, play
 from bough.types import Task, Trajectory
 from tests.environments.worlds import Counting, Unsure
 

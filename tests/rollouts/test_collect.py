@@ -10,8 +10,8 @@ from bough.config.groups import CollectConfig, LimitsConfig
 from bough.environments.base import Environment, Observation
 from bough.errors import RowError
 from bough.evaluation.contest import EvalConfig
-from bough.rollouts.agents import ExpertAgent, RandomAgent
 from bough.rollouts.collect import AllLostError, Attempt, LocalRunner, Tally, attempts, collect, wanted_tasks
+from bough.rollouts.episode import ExpertAgent, RandomAgent
 from bough.types import Task, Trajectory
 from tests.environments.worlds import Breaking, Counting, Unsure
 

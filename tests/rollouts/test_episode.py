@@ -8,9 +8,8 @@ from bough.config.groups import LimitsConfig
 from bough.engines.base import EngineError
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.errors import RewardRangeError
-from bough.rollouts.agents import ExpertAgent
 from bough.rollouts.collect import Attempt, LocalRunner, collect
-from bough.rollouts.episode import play
+from bough.rollouts.episode import ExpertAgent, play
 from bough.types import Task, Trajectory
 from tests.environments.worlds import Counting
 from tests.rollouts.players import BROKEN, FULL, Script

@@ -15,11 +15,9 @@ from bough.engines.server.store import SessionOutcome
 from bough.environments.base import EnvironmentFailedError
 from bough.environments.isolated import shut_down
 from bough.environments.registry import own_agent
-from bough.rollouts import own_agent as own_agent_module
-from bough.rollouts.agents import ModelAgent
+from bough.rollouts import episode as own_agent_module
 from bough.rollouts.collect import Attempt, LocalRunner, Tally, collect
-from bough.rollouts.episode import play
-from bough.rollouts.own_agent import read_result
+from bough.rollouts.episode import ModelAgent, play, read_result
 from bough.types import Task, Trajectory
 from tests.engines.server.fake import FakeEngine, body, user
 

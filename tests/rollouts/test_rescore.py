@@ -5,7 +5,7 @@ import torch
 
 from bough.config.groups import AgentConfig, SamplingConfig
 from bough.policy.policy import Policy
-from bough.rollouts.agents import Agent, ExpertAgent, make_agent
+from bough.rollouts.episode import Agent, ExpertAgent, make_agent
 from bough.rollouts.rescore import Rescored, rescore, sampled_calls
 from bough.types import Call, Message, Task, Trajectory, Turn
 

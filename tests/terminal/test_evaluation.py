@@ -7,9 +7,8 @@ from rich.console import Console
 from bough.evaluation.comparison import compare
 from bough.evaluation.results import ModelResult
 from bough.evaluation.success import report
-from bough.terminal import console, tables
-from bough.terminal.console import printable
-from bough.terminal.tables import MembersProgress, fitness_text, mutation_text, sentence, show
+from bough.terminal import console
+from bough.terminal.console import MembersProgress, fitness_text, mutation_text, printable, sentence, show
 from tests.evaluation.samples import binary, result
 
 COSTS = ["reward", "turns", "tokens", "invalid"]
@@ -120,9 +119,9 @@ def described(name: str, **more: Any) -> dict[str, Any]:
 
 def drawn(progress: MembersProgress) -> list[list[str]]:
     """The words of every line of the table."""
-    console = Console(file=StringIO(), width=200)
-    console.print(progress.rendered())
-    return [line.split() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    drawn_on = Console(file=StringIO(), width=200)
+    drawn_on.print(progress.rendered())
+    return [line.split() for line in drawn_on.file.getvalue().splitlines()]  # type: ignore[attr-defined]
 
 
 def test_the_table_follows_a_generation_from_training_to_selection():
@@ -153,8 +152,8 @@ def test_on_a_terminal_it_is_drawn_and_elsewhere_it_is_not(monkeypatch: pytest.M
     monkeypatch.setenv("TERM", "xterm")
     for terminal in (True, False):
         file = StringIO()
-        console = Console(file=file, force_terminal=terminal, width=120)
-        monkeypatch.setattr(tables, "err", lambda console=console: console)
+        there = Console(file=file, force_terminal=terminal, width=120)
+        monkeypatch.setattr(console, "err", lambda there=there: there)
         with MembersProgress() as progress:
             progress.begin(0, [described("g0-0")], 2)
         assert ("g0-0" in file.getvalue()) is terminal
@@ -162,8 +161,8 @@ def test_on_a_terminal_it_is_drawn_and_elsewhere_it_is_not(monkeypatch: pytest.M
 
 def test_without_a_terminal_there_is_a_line_every_few_seconds(monkeypatch: pytest.MonkeyPatch):
     file, now = StringIO(), [100.0]
-    monkeypatch.setattr(tables, "err", lambda: Console(file=file, width=200))
-    monkeypatch.setattr(tables.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(console, "err", lambda: Console(file=file, width=200))
+    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
     with MembersProgress(3) as progress:
         progress.begin(0, [described("g0-0"), described("g0-1")], 9)
         for done, seconds in ((1, 1.0), (2, 8.0), (3, 2.0), (4, 1.0)):

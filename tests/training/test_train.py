@@ -70,8 +70,7 @@ def test_grpo_makes_the_rewarded_answer_likelier(tmp_path: Path):
 
 def best_and_worst(model: str) -> tuple[float, float]:
     """Log-probabilities of the best and the worst attempt of the first group."""
-    from bough.chat.builder import CallBuilder
-    from bough.chat.template import load_template
+    from bough.chat.template import CallBuilder, load_template
     from bough.data.reader import read
     from bough.policy.policy import Policy
     from bough.types import Group

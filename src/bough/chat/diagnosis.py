@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from bough.chat.builder import Built, CallBuilder
+from bough.chat.template import Built, CallBuilder
 from bough.config.groups import MODEL, CallsConfig, ReportConfig
 from bough.data.base import Sample, common_prefix
 from bough.data.reader import Place, Problems, Reader, SourceConfig

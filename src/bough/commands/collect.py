@@ -22,7 +22,6 @@ from bough.errors import InputError
 from bough.evaluation.contest import EvalConfig
 from bough.files import replacing, without_absolute, working_directory
 from bough.ledger import plural
-from bough.rollouts.agents import NO_EXPERT, Agent, make_agent
 from bough.rollouts.collect import (
     TRAJECTORIES,
     AllLostError,
@@ -37,10 +36,10 @@ from bough.rollouts.collect import (
     wanted_tasks,
 )
 from bough.rollouts.collect import collect as collect_episodes
+from bough.rollouts.episode import NO_EXPERT, Agent, make_agent
 from bough.rollouts.rescore import rescore
 from bough.terminal import console
-from bough.terminal.console import announce
-from bough.terminal.tables import EpisodesProgress
+from bough.terminal.console import EpisodesProgress, announce
 from bough.types import Trajectory
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.table import Table
 
-from bough.chat.builder import CallBuilder
 from bough.chat.diagnosis import Diagnosis, DoctorConfig, diagnose
+from bough.chat.template import CallBuilder
 from bough.commands.models import ModelLike, model_name
 from bough.commands.objects import EnvironmentLike, Source, as_file, environment_name
 from bough.commands.table import Command

@@ -31,7 +31,7 @@ from bough.ledger import Ledger
 from bough.models import resolve
 from bough.rollouts.collect import lost_lines
 from bough.terminal import console
-from bough.terminal.tables import ContestProgress, show
+from bough.terminal.console import ContestProgress, show
 
 
 class Evaluation:

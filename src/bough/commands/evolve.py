@@ -97,7 +97,7 @@ def evolve(
 
 def evolve_command(config: EvolveConfig) -> int:
     from bough.experiments.evolve import evolve as run
-    from bough.terminal.tables import fitness_text, members_table, settings_text
+    from bough.terminal.console import fitness_text, members_table, settings_text
 
     found = run(config, notify=console.announce)
     if config.as_json:

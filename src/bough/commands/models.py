@@ -11,8 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bough.chat.builder import CallBuilder
-from bough.chat.template import ChatTemplate, load_template
+from bough.chat.template import CallBuilder, ChatTemplate, load_template
 from bough.commands.objects import StrPath
 from bough.config.groups import SamplingConfig
 from bough.engines.chat import TemplateEngine
@@ -20,7 +19,7 @@ from bough.errors import InputError
 from bough.ledger import plural
 from bough.models.resolve import context_length
 from bough.policy.load import base_and_adapter
-from bough.rollouts.agents import ModelAgent
+from bough.rollouts.episode import ModelAgent
 from bough.types import Call, Group, Pair, Trajectory
 
 if TYPE_CHECKING:

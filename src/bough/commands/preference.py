@@ -21,7 +21,7 @@ from typing import Any, Self
 
 import torch
 
-from bough.chat.builder import CallBuilder
+from bough.chat.template import CallBuilder
 from bough.commands.models import ModelLike, model_name
 from bough.commands.objects import Source, StrPath, is_path, records_of
 from bough.config.keywords import make_config

@@ -29,8 +29,7 @@ from bough.environments.registry import find
 from bough.errors import InputError
 from bough.event_loop import BackgroundLoop
 from bough.files import derived_seed, json_digest, without_absolute, write_atomically
-from bough.rollouts.agents import ModelAgent
-from bough.rollouts.episode import play
+from bough.rollouts.episode import ModelAgent, play
 from bough.terminal import console
 from bough.types import Task, Trajectory
 

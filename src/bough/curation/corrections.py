@@ -32,7 +32,7 @@ from bough.environments.replay import ReplayError, rounds
 from bough.errors import BoughError, InputError
 from bough.files import text_digest
 from bough.ledger import Ledger
-from bough.rollouts.agents import NO_EXPERT, ModelAgent, make_agent
+from bough.rollouts.episode import NO_EXPERT, ModelAgent, make_agent
 from bough.types import Message, Trajectory, Turn, conversation
 
 log = logging.getLogger(__name__)

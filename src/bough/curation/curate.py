@@ -19,7 +19,7 @@ from bough.curation.source import CurationConfig, SourcedTrajectory, write_out
 from bough.environments.rubric import TOTAL, Rubric
 from bough.errors import InputError
 from bough.ledger import Ledger
-from bough.rollouts.agents import ModelAgent
+from bough.rollouts.episode import ModelAgent
 from bough.types import Group, Pair, Trajectory
 
 R = TypeVar("R", Trajectory, Pair, Group)

@@ -88,7 +88,7 @@ class Unpacked(io.RawIOBase):
         self._file, self._rest = file, memoryview(b"")
         self._left = max(MAX_UNPACKED, MAX_RATIO * os.fstat(file.fileno()).st_size)
         if suffix == ".zst":
-            self._pieces = (piece for piece, _ in unpack(file))
+            self._pieces: Iterator[bytes] = (piece for piece, _ in unpack(file))
         elif suffix == ".xz":
             self._pieces = _unpack_xz(file)
         else:

@@ -13,8 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from typing import TYPE_CHECKING, Any, Self
 
-from bough.chat.builder import read_reply
-from bough.chat.template import ChatTemplate, Encoder
+from bough.chat.template import ChatTemplate, Encoder, read_reply
 from bough.config.groups import SamplingConfig
 from bough.engines.base import Answer, TokenEngine
 from bough.types import Call, Message

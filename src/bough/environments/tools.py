@@ -42,7 +42,7 @@ from pydantic import ConfigDict, Field, JsonValue, PydanticSchemaGenerationError
 from pydantic_core import to_json
 from typing_extensions import TypedDict
 
-from bough.chat import actions, tool_calls
+from bough.chat import tool_calls
 from bough.chat.tool_calls import MalformedError, Reply
 from bough.environments.base import MAX_TEXT, Environment, Observation
 from bough.errors import (
@@ -357,7 +357,7 @@ class ToolCallEnvironment(Environment):
 
     def say(self, action: str, thought: str = "") -> str:
         """`action` may be written as in Python, `sell("apple", count=2)`; anything else is an answer."""
-        call = actions.read_call(action)
+        call = tool_calls.read_call(action)
         if call is None or call.name not in self.tool_names:
             return tool_calls.write(action, thought)
         schema = self.tools[self.tool_names.index(call.name)]["function"]["parameters"]

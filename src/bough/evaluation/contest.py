@@ -38,7 +38,6 @@ from bough.evaluation.results import FILE_NAME, Lost, ModelResult, Outcome, Resu
 from bough.evaluation.success import report, reports
 from bough.files import refuse_links, text_digest, without_absolute, working_directory
 from bough.models.resolve import model_name
-from bough.rollouts.agents import NO_EXPERT, make_agent
 from bough.rollouts.collect import (
     AllLostError,
     Attempt,
@@ -50,8 +49,9 @@ from bough.rollouts.collect import (
     collect,
     wanted_tasks,
 )
+from bough.rollouts.episode import NO_EXPERT, make_agent
 from bough.terminal import console
-from bough.terminal.tables import ContestProgress
+from bough.terminal.console import ContestProgress
 from bough.types import Task
 
 # Settings of both uses; those of the held-out file belong to --eval-file, all others to --environment.

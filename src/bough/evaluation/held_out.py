@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bough.chat.builder import CallBuilder
+from bough.chat.template import CallBuilder
 from bough.data.base import Sample
 from bough.data.reader import Reader
 from bough.data.trl import LABEL

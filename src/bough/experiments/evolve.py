@@ -50,7 +50,7 @@ from bough.models.resolve import model_digest
 from bough.policy.adapters import read_shape, start_adapter
 from bough.policy.load import base_and_adapter, load_call_builder
 from bough.policy.processes import Processes
-from bough.terminal.tables import MembersProgress
+from bough.terminal.console import MembersProgress
 from bough.training.method import Data
 from bough.training.run import Origin, run_of
 from bough.training.trackers import Trackers

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from bough.chat.builder import CallBuilder
+from bough.chat.template import CallBuilder
 from bough.data.reader import read
 from bough.environments.base import identity
 from bough.errors import InputError

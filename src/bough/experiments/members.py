@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bough.chat.builder import CallBuilder
+from bough.chat.template import CallBuilder
 from bough.config.training import TrainingConfig
 from bough.environments.base import Environment
 from bough.errors import InputError

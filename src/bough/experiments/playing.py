@@ -20,8 +20,7 @@ from itertools import filterfalse, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bough.chat.builder import CallBuilder
-from bough.chat.template import ChatTemplate
+from bough.chat.template import CallBuilder, ChatTemplate
 from bough.config.groups import AgentConfig, CollectConfig, SamplingConfig
 from bough.config.training import TrainingConfig
 from bough.engines.chat import TemplateEngine
@@ -41,7 +40,6 @@ from bough.online.gather import FlatGroups
 from bough.online.player import LostError
 from bough.policy.adapters import AdapterWeights
 from bough.policy.population import Population
-from bough.rollouts.agents import ModelAgent
 from bough.rollouts.collect import (
     AllLostError,
     Attempt,
@@ -53,6 +51,7 @@ from bough.rollouts.collect import (
     attempts,
     collect,
 )
+from bough.rollouts.episode import ModelAgent
 from bough.rollouts.ray_pool import WorkerLostError
 from bough.training.method import CallSource, Example
 from bough.types import Group, Task, Trajectory

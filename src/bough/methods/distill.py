@@ -18,8 +18,14 @@ from pydantic import Field, model_validator
 from bough.config.base import named
 from bough.config.groups import RewardWeights, is_server
 from bough.config.keywords import settings_of
-from bough.config.online import OnlineConfig, RolloutsConfig
-from bough.config.training import OF_FILES, OptimizerConfig, TrainingDataConfig, learning_rate_field
+from bough.config.training import (
+    OF_FILES,
+    OnlineConfig,
+    OptimizerConfig,
+    RolloutsConfig,
+    TrainingDataConfig,
+    learning_rate_field,
+)
 from bough.data.base import Sample
 from bough.errors import InputError, RowError
 from bough.event_loop import BackgroundLoop
@@ -33,7 +39,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from bough.chat.builder import CallBuilder
+    from bough.chat.template import CallBuilder
     from bough.commands.models import ModelLike, TrainedModel
     from bough.commands.objects import AgentLike, EnvironmentLike, Rewards, Source, StrPath
     from bough.policy.policy import Policy

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from bough.chat.builder import CallBuilder
+    from bough.chat.template import CallBuilder
     from bough.commands.models import ModelLike, TrainedModel
     from bough.commands.objects import Source, StrPath
     from bough.training.run import Trained

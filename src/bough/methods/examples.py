@@ -54,7 +54,7 @@ from bough.training.method import CallSource, Data, Example, Examples, LazyExamp
 from bough.types import Call
 
 if TYPE_CHECKING:
-    from bough.chat.builder import CallBuilder
+    from bough.chat.template import CallBuilder
     from bough.config.training import TrainingConfig
 
 log = logging.getLogger(__name__)

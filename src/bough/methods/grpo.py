@@ -15,8 +15,14 @@ from pydantic import Field, model_validator
 
 from bough.config.base import named
 from bough.config.keywords import settings_of
-from bough.config.online import OnlineConfig, SamplerConfig
-from bough.config.training import OF_FILES, OptimizerConfig, TrainingDataConfig, learning_rate_field
+from bough.config.training import (
+    OF_FILES,
+    OnlineConfig,
+    OptimizerConfig,
+    SamplerConfig,
+    TrainingDataConfig,
+    learning_rate_field,
+)
 from bough.curation.advantages import StepFormula, call_advantages, state_call_advantages
 from bough.data.base import Sample
 from bough.environments.rubric import score
@@ -29,7 +35,7 @@ from bough.types import Call, Group
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bough.chat.builder import CallBuilder
+    from bough.chat.template import CallBuilder
     from bough.commands.models import ModelLike, TrainedModel
     from bough.commands.objects import AgentLike, EnvironmentLike, Rewards, Source, StrPath
     from bough.training.run import Trained

@@ -38,7 +38,7 @@ from bough.types import Call, Group, Pair
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bough.chat.builder import CallBuilder
+    from bough.chat.template import CallBuilder
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from bough.types import Trajectory, Turn
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bough.chat.builder import CallBuilder
+    from bough.chat.template import CallBuilder
     from bough.commands.models import ModelLike, TrainedModel
     from bough.commands.objects import Source, StrPath
     from bough.training.run import Trained

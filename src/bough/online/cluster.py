@@ -16,7 +16,7 @@ from typing import Any, Self
 import torch
 
 from bough.chat.template import load_template
-from bough.config.online import OnlineConfig
+from bough.config.training import OnlineConfig
 from bough.engines.base import EngineError, Generated
 from bough.engines.local.engine import LocalEngine
 from bough.environments.base import Environment
@@ -26,8 +26,8 @@ from bough.online.samplers import Meter, TemperatureAgents
 from bough.policy.adapters import ACTOR, AdapterWeights
 from bough.policy.load import base_and_adapter, load_model
 from bough.policy.policy import Policy
-from bough.rollouts.agents import ModelAgent
 from bough.rollouts.collect import Attempt, Images, Runner
+from bough.rollouts.episode import ModelAgent
 from bough.rollouts.ray_weights import Offer, Publisher, Subscriber, Version, copy_weights, trained_weights
 from bough.rollouts.ray_workers import WorkerSpec, cluster_runner
 from bough.training.run import precision

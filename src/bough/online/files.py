@@ -23,8 +23,7 @@ from torch import Tensor, nn
 
 from bough.config.base import leaves
 from bough.config.groups import ClusterConfig
-from bough.config.online import OnlineConfig
-from bough.config.training import CheckpointsConfig, MachineConfig, OptimizerConfig, TrackingConfig
+from bough.config.training import CheckpointsConfig, MachineConfig, OnlineConfig, OptimizerConfig, TrackingConfig
 from bough.data.reader import Reader
 from bough.data.writer import Writer
 from bough.errors import InputError

@@ -15,9 +15,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from bough.chat.builder import CallBuilder
+from bough.chat.template import CallBuilder
 from bough.chat.tool_calls import Reply
-from bough.config.online import OnlineConfig
+from bough.config.training import OnlineConfig
 from bough.environments.rubric import score
 from bough.errors import RowError
 from bough.ledger import Ledger, plural

@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 from bough.chat.template import ChatTemplate
-from bough.config.online import OnlineConfig
+from bough.config.training import OnlineConfig
 from bough.engines.local.schedule import cuts
 from bough.environments.base import configured, identity, tasks_of
 from bough.environments.isolated import shut_down

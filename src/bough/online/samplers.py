@@ -9,15 +9,15 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from bough.chat.template import ChatTemplate
-from bough.config.online import OnlineConfig
+from bough.config.training import OnlineConfig
 from bough.engines.base import Generated, TokenEngine
 from bough.engines.chat import TemplateEngine
 from bough.engines.local.engine import LocalEngine
 from bough.event_loop import BackgroundLoop
 from bough.policy.policy import Policy
 from bough.policy.recorded import uses_dropout
-from bough.rollouts.agents import ModelAgent
 from bough.rollouts.collect import Attempt
+from bough.rollouts.episode import ModelAgent
 from bough.training.plan import training_bytes
 
 log = logging.getLogger(__name__)

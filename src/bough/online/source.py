@@ -24,8 +24,8 @@ from typing import Any, Self, TypeVar, cast
 import torch
 from torch import Tensor
 
-from bough.chat.builder import CallBuilder
-from bough.config.online import OnlineConfig
+from bough.chat.template import CallBuilder
+from bough.config.training import OnlineConfig
 from bough.engines.base import EngineError
 from bough.environments.rubric import RewardTimeoutError
 from bough.errors import BoughError, InputError, RowError

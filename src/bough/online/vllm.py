@@ -20,8 +20,8 @@ import torch
 
 from bough.chat.template import ChatTemplate
 from bough.config.groups import SamplingConfig
-from bough.config.online import OnlineConfig
 from bough.config.run_folder import RunDir
+from bough.config.training import OnlineConfig
 from bough.engines.base import EngineError
 from bough.engines.vllm import LogprobsMode, VLLMEngine, VLLMServerEngine
 from bough.errors import InputError

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bough.chat.builder import CallBuilder
-from bough.chat.template import load_template
+from bough.chat.template import CallBuilder, load_template
 from bough.errors import InputError
 from bough.files import drafting, put_in_place, read_json, write_json
 from bough.models.gguf_read import FOLDER as GGUF_FOLDER

@@ -23,7 +23,7 @@ from bough.files import nearby
 from bough.ledger import plural
 from bough.models.resolve import BUILT_IN
 from bough.report.lineage import BaseModel, Lineage, code, lineage, plain, read_json, table
-from bough.terminal.tables import rate, row, sentence
+from bough.terminal.console import rate, row, sentence
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,7 @@ from bough.files import (
 )
 from bough.ledger import plural
 from bough.models.resolve import stamp
-from bough.rollouts.agents import NO_EXPERT, Agent
-from bough.rollouts.episode import play
+from bough.rollouts.episode import NO_EXPERT, Agent, play
 from bough.terminal import console
 from bough.types import Task, Trajectory
 

@@ -25,8 +25,8 @@ from bough.engines.base import EngineError
 from bough.environments.base import Environment, EnvironmentFailedError
 from bough.environments.isolated import shut_down
 from bough.errors import OURS, PACKAGES, STANDARD_LIBRARY, BoughError, InputError, exception_line
-from bough.rollouts.agents import Agent, ExpertAgent, RandomAgent, make_agent
 from bough.rollouts.collect import Attempt, Images, LocalRunner
+from bough.rollouts.episode import Agent, ExpertAgent, RandomAgent, make_agent
 from bough.rollouts.ray import connected, held_gpu, import_ray, make_plan, nodes
 from bough.rollouts.ray_pool import Place, WorkerLostError, WorkerPool
 from bough.terminal import console

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from bough.rollouts.agents import Agent, ModelAgent
+from bough.rollouts.episode import Agent, ModelAgent
 from bough.types import Call, Trajectory
 
 if TYPE_CHECKING:

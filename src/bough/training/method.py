@@ -20,7 +20,7 @@ from bough.types import Call, Message, Turn, split_conversation
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bough.chat.builder import CallBuilder
+    from bough.chat.template import CallBuilder
 
 
 # A file, a folder of shards, or records in memory.

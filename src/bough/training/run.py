@@ -42,7 +42,7 @@ from bough.policy.load import base_and_adapter, load_call_builder, load_model, s
 from bough.policy.policy import Policy
 from bough.policy.processes import Processes
 from bough.policy.reference import ReferenceLogprobs
-from bough.terminal.tables import TrainingProgress
+from bough.terminal.console import TrainingProgress
 from bough.training.checkpoint import Checkpoint, Counters, checkpoints
 from bough.training.loop import Trainer
 from bough.training.method import Data, Example, Examples, Method

@@ -8,7 +8,7 @@ import transformers
 from torch import nn
 
 from bough.config.groups import SamplingConfig
-from bough.engines.local import paths, ragged, reader
+from bough.engines.local import paths, reader
 from bough.engines.local.reader import free_bytes
 from bough.errors import InputError
 from bough.policy.policy import Policy
@@ -82,8 +82,8 @@ def test_the_text_side_of_a_model_that_sees_samples(family, path):
 
 
 def test_a_path_that_would_be_wrong_is_not_taken_and_that_is_said_with_numbers(monkeypatch, caplog):
-    attend = ragged.attend
-    monkeypatch.setattr(ragged, "attend", lambda *inputs: attend(*inputs[:4], 1.5 * inputs[4]))
+    attend = paths.attend
+    monkeypatch.setattr(paths, "attend", lambda *inputs: attend(*inputs[:4], 1.5 * inputs[4]))
     policy = Policy(decoder("llama")).eval()
     engine, calls = played(policy)
     assert engine.path.name == "general"

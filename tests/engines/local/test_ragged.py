@@ -3,8 +3,8 @@ import random
 import pytest
 import torch
 
-from bough.engines.local import ragged
-from bough.engines.local.ragged import BLOCK, RaggedRunner, RaggedStore, short_blocks
+from bough.engines.local import paths
+from bough.engines.local.paths import BLOCK, RaggedRunner, RaggedStore, short_blocks
 from bough.engines.local.reader import TokenReader
 from bough.engines.local.schedule import Resident, Span
 from bough.policy.adapters import Lora
@@ -97,14 +97,14 @@ def test_where_a_shorter_block_of_keys_is_rounded_differently_all_blocks_are_who
     """The two ways give the same bits, for here a short block is rounded as a whole one."""
     reader = TokenReader(Policy.load("tiny", device="cpu").eval())
     short = read(reader, [[(0, 300), (1, 500)], [(0, 1), (1, 40)]])
-    own, seen = ragged.attend, set()
+    own, seen = paths.attend, set()
 
     def attend(query, keys, values, *rest):
         out, norm = own(query, keys, values, *rest)
         seen.add(keys.shape[2] % BLOCK)
         return (out, norm) if keys.shape[2] % BLOCK == 0 else (out.nextafter(out + 1), norm)
 
-    monkeypatch.setattr(ragged, "attend", attend)
+    monkeypatch.setattr(paths, "attend", attend)
     short_blocks.cache_clear()
     assert not short_blocks()
     seen.clear()

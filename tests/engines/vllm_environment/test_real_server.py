@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from bough.chat.builder import CallBuilder
-from bough.chat.template import ChatTemplate, load_template
+from bough.chat.template import CallBuilder, ChatTemplate, load_template
 from bough.config.groups import SamplingConfig
 from bough.engines.base import ContextFullError, Generated
 from bough.engines.openai import OpenAIEngine

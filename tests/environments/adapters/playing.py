@@ -10,8 +10,8 @@ from bough.engines.base import Answer
 from bough.environments.base import Environment, Observation
 from bough.environments.check import check
 from bough.environments.isolated import Isolated
-from bough.rollouts.agents import RandomAgent
 from bough.rollouts.collect import LocalRunner, Tally, attempts, collect
+from bough.rollouts.episode import RandomAgent
 from bough.types import Message, Task, Trajectory
 
 

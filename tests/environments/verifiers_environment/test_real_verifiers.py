@@ -16,8 +16,7 @@ from bough.environments.base import EnvironmentFailedError, configured, tasks_of
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find
 from bough.errors import InputError
-from bough.rollouts.agents import ModelAgent
-from bough.rollouts.episode import play
+from bough.rollouts.episode import ModelAgent, play
 from bough.types import Message, Trajectory
 from tests.engines.server.fake import FakeEngine
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bough.chat.builder import CallBuilder
-from bough.chat.template import load_template
+from bough.chat.template import CallBuilder, load_template
 from bough.models.resolve import resolve
 from bough.report.viewer import models as module
 from bough.report.viewer.index import Index

@@ -12,8 +12,8 @@ from bough.config.groups import AgentConfig, LimitsConfig, SamplingConfig
 from bough.engines.base import EngineError
 from bough.environments.base import EnvironmentFailedError, TooSlowError
 from bough.errors import BoughError, InputError, RewardRangeError
-from bough.rollouts.agents import ExpertAgent
 from bough.rollouts.collect import LocalRunner
+from bough.rollouts.episode import ExpertAgent
 from bough.rollouts.ray_workers import Agents, ConfiguredAgent, OneAgent, Outcome, Surroundings, Worker, WorkerSpec
 from tests.rollouts.ray.worlds import Echo, NeedsFile, attempt
 

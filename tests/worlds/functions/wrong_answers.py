@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bough.chat.actions import read_call
+from bough.chat.tool_calls import read_call
 from bough.types import ToolCall
 from bough.worlds.functions import benchmark
 from bough.worlds.functions.conversation import gold_turns

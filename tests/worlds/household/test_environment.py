@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bough.chat import actions
+from bough.chat.tool_calls import ACTION_PROMPT
 from bough.environments.base import Observation, digest
 from bough.environments.check import check
 from bough.errors import InputError
@@ -148,7 +148,7 @@ def test_without_thoughts_neither_the_rules_nor_errors_nor_the_expert_have_any()
 
     rules, error, reply = asyncio.run(texts())
     assert "THOUGHT" not in rules + error + reply
-    assert error == f"I found no action in that. {actions.ACTION_PROMPT}" and rules.endswith(actions.ACTION_PROMPT)
+    assert error == f"I found no action in that. {ACTION_PROMPT}" and rules.endswith(ACTION_PROMPT)
     assert reply.startswith("ACTION: ")
 
 
@@ -266,4 +266,4 @@ def test_it_is_in_the_rules_if_asked_for_in_the_form_that_is_asked_for():
     assert solved_game(WORDING, thoughts=True) in rules(example=True)
     assert solved_game(WORDING, thoughts=False) in rules(example=True, thoughts=False)
     assert rules() + "\n\n" + solved_game(WORDING, thoughts=True) == rules(example=True)
-    assert actions.ACTION_PROMPT in rules(thoughts=False) and "THOUGHT" not in rules(thoughts=False, example=True)
+    assert ACTION_PROMPT in rules(thoughts=False) and "THOUGHT" not in rules(thoughts=False, example=True)

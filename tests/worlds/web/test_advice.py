@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bough.chat.actions import function_text, read_call
+from bough.chat.tool_calls import function_text, read_call
 from bough.worlds.web.actions import Line, bind
 from bough.worlds.web.environment import advise
 from bough.worlds.web.page import View

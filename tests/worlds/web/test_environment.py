@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from bough.chat.actions import COMMANDS, FUNCTIONS, function_text
+from bough.chat.tool_calls import COMMANDS, FUNCTIONS, function_text
 from bough.config.groups import LimitsConfig
 from bough.errors import InputError
-from bough.rollouts.agents import ExpertAgent
 from bough.rollouts.collect import LocalRunner, attempts, collect
+from bough.rollouts.episode import ExpertAgent
 from bough.types import Task, ToolCall
 from bough.worlds.web import environment
 from bough.worlds.web.actions import SIGNATURES, Line, bind

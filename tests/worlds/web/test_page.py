@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bough.chat.actions import read_call
+from bough.chat.tool_calls import read_call
 from bough.environments.base import EnvironmentFailedError
 from bough.errors import InputError
 from bough.worlds.web.actions import bind, render

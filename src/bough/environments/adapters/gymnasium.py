@@ -17,8 +17,7 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.spaces import Discrete, Space, Text, flatdim
 from pydantic import Field, JsonValue
 
-from bough.chat.actions import spoken
-from bough.chat.tool_calls import Reply
+from bough.chat.tool_calls import Reply, spoken
 from bough.config.base import Config
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.environments.registry import seeded_tasks, subclass

@@ -23,7 +23,7 @@ from pydantic_core import to_json
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
-from bough.chat.actions import spoken
+from bough.chat.tool_calls import spoken
 from bough.config.base import Config
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.environments.registry import RemoteToolEnvironment, seeded_tasks, subclass

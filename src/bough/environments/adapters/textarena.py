@@ -15,8 +15,7 @@ from textarena import GAME_ID, ObservationType
 from textarena.envs.registration import ENV_REGISTRY
 from textarena.wrappers import ActionFormattingWrapper
 
-from bough.chat.actions import spoken
-from bough.chat.tool_calls import Reply
+from bough.chat.tool_calls import Reply, spoken
 from bough.environments.base import Environment, Observation
 from bough.environments.registry import seeded_tasks, subclass
 from bough.errors import InputError, did_you_mean, exception_line

@@ -93,7 +93,7 @@ def _call(folder: str, record: dict[str, Any], turn: int) -> dict[str, Any]:
     import transformers
     from transformers import AutoTokenizer  # noqa: F401  a lazy module: it loads what is asked for
 
-    from bough.chat.builder import CallBuilder
+    from bough.chat.template import CallBuilder
     from bough.types import Trajectory
 
     transformers.logging.set_verbosity_error()

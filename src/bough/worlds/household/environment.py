@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from bough.chat import actions
+from bough.chat import tool_calls
 from bough.chat.tool_calls import MalformedError, Reply
 from bough.config.base import Config
 from bough.environments.base import Environment, MistakeRules, Observation
@@ -100,7 +100,7 @@ class Household(Environment):
         self.memory = Memory(self.engine.world)
         self.claim = bool(task.data.get("claim"))
         self.thoughts = bool(task.data.get("thoughts", True))
-        self.prompt = actions.LINE_PROMPT if self.thoughts else actions.ACTION_PROMPT
+        self.prompt = tool_calls.LINE_PROMPT if self.thoughts else tool_calls.ACTION_PROMPT
         self.ended: dict[str, Any] = {}
 
     @classmethod
@@ -160,7 +160,7 @@ class Household(Environment):
         return HINT + ", ".join(self.choices()) if self.task.data.get("admissible") else None
 
     def say(self, action: str, thought: str = "") -> str:
-        return actions.write_line(action, thought if self.thoughts else "")
+        return tool_calls.write_line(action, thought if self.thoughts else "")
 
     def action_in(self, reply: Reply) -> str | None:
         try:
@@ -176,7 +176,7 @@ class Household(Environment):
         bare = reply.strip().lower()
         if not self.thoughts and bare in self.engine.commands:
             return bare
-        return actions.parse_line(reply, self.prompt).action
+        return tool_calls.parse_line(reply, self.prompt).action
 
     def accepts(self, reply: Reply) -> bool:
         action = self.engine.commands.get((self.action_in(reply) or "").strip())
@@ -221,5 +221,5 @@ def solved_game(wording: Wording, *, thoughts: bool) -> str:
     shown = [f"An example of a whole game:\n{START}"]
     for move in MOVES.format(put=put, seen=seen).splitlines():
         thought, command, answer = move.split(" | ")
-        shown += [actions.write_line(command, thought if thoughts else ""), answer]
+        shown += [tool_calls.write_line(command, thought if thoughts else ""), answer]
     return "\n".join(shown)

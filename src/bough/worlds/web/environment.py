@@ -16,8 +16,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from bough.chat.actions import COMMANDS, FUNCTIONS, ActionForm, command_text, function_text
-from bough.chat.tool_calls import MalformedError, Reply
+from bough.chat.tool_calls import COMMANDS, FUNCTIONS, ActionForm, MalformedError, Reply, command_text, function_text
 from bough.environments.base import Environment, Observation
 from bough.errors import InputError, did_you_mean
 from bough.types import Task, ToolCall

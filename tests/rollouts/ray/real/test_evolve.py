@@ -10,7 +10,7 @@ from bough.data.writer import Writer
 from bough.experiments.evolve import evolve
 from bough.experiments.evolve_settings import EvolveConfig
 from bough.rollouts import ray_pool
-from bough.terminal.tables import MembersProgress
+from bough.terminal.console import MembersProgress
 from bough.types import Message, Task, Trajectory
 from tests.experiments.same import check_same, check_same_episodes
 from tests.experiments.small import SETTINGS, WORDS, say
