@@ -15,9 +15,10 @@ import asyncio
 import logging
 import sys
 import threading
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterator, Sequence
+from contextlib import aclosing, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -57,14 +58,14 @@ class EngineWorker:
         self._closed = self._at_work = self._paused = False
         self._thread: threading.Thread | None = None
 
-    def submit(self, request: Request) -> None:
+    def submit(self, *requests: Request) -> None:
         with self._wake:
             if self._closed:
                 raise EngineError("the engine is closed")
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="bough-local-engine", daemon=True)
                 self._thread.start()
-        self.order(lambda: self.scheduler.waiting.append(request))
+        self.order(lambda: self.scheduler.waiting.extend(requests))
 
     def order(self, do: Callable[[], None]) -> None:
         """Has `do` done between two steps, in the order of asking."""
@@ -182,12 +183,8 @@ class EngineWorker:
         self.num_steps += 1
         complete: list[tuple[Request, Outcome]] = []
         for span, drawn in zip(spans, self.runner.run(spans), strict=True):
-            request = span.request
-            if (outcome := request.take(drawn)) is not None:
-                self.scheduler.leave(span.resident)
-                if isinstance(outcome, EngineError):
-                    self.scheduler.drop(request.episode)
-                complete.append((request, outcome))
+            if span.draws:
+                complete += self.scheduler.advance(span, drawn)
         settle(complete)
 
     def _give_up(self, error: EngineError) -> None:
@@ -286,29 +283,72 @@ class LocalEngine(EngineWorker):
         adapter: str = "",
     ) -> Generated:
         """Draws an answer with the adapter of this name, or by default with the policy as it is."""
-        self._check(prompt_ids, sampling, adapter)
-        future: asyncio.Future[Generated] = asyncio.get_running_loop().create_future()
-        request = Request(
-            (adapter, episode) if adapter else episode,  # those of different adapters may have the same name
-            list(prompt_ids),
-            sampling,
-            seed,
-            frozenset(stop_ids),
-            self.max_length,
-            self._tokenizer,
-            adapter,
-            future,
+        each = self.generate_each(
+            [episode], prompt_ids, sampling=sampling, seeds=[seed], stop_ids=stop_ids, adapter=adapter
         )
-        first = self.policy
-        self.submit(request)
+        async with aclosing(each):
+            return (await anext(each))[1]
+
+    async def generate_each(
+        self,
+        episodes: Sequence[str],
+        prompt_ids: list[int],
+        *,
+        sampling: SamplingConfig,
+        seeds: Sequence[int],
+        stop_ids: list[int],
+        adapter: str = "",
+    ) -> AsyncGenerator[tuple[list[int], Generated]]:
+        """Draws an answer for each of several episodes with the same prompt: what `generate` draws for each alone.
+
+        Gives each answer as it is complete, with the places of the episodes that drew it. Tokens that
+        several have in common are computed once.
+        """
+        self._check(prompt_ids, sampling, adapter)
+        loop, arrived = asyncio.get_running_loop(), asyncio.Event()
+        outcomes: list[tuple[int, Outcome]] = []
+
+        def receive(place: int, outcome: Outcome) -> None:
+            outcomes.append((place, outcome))
+            arrived.set()
+
+        stops = frozenset(stop_ids)
+        requests = [
+            Request(
+                (adapter, episode) if adapter else episode,  # those of different adapters may have the same name
+                prompt_ids,
+                sampling,
+                seed,
+                stops,
+                self.max_length,
+                self._tokenizer,
+                adapter,
+                partial(receive, place),
+                loop,
+            )
+            for place, (episode, seed) in enumerate(zip(episodes, seeds, strict=True))
+        ]
+        first, left = self.policy, len(requests)
+        self.submit(*requests)
         try:
-            drawn = await future
-            if self._failure:  # it would be of other weights than its name says
-                raise EngineError(self._failure)
-            policy = first if first == self.policy else f"{first}..{self.policy}"
-            return replace(drawn, policy=f"{policy}+{adapter}" if adapter else policy)
+            while left:
+                await arrived.wait()
+                arrived.clear()
+                same: dict[int, tuple[Outcome, list[int]]] = {}
+                for place, outcome in outcomes:
+                    same.setdefault(id(outcome), (outcome, []))[1].append(place)
+                outcomes.clear()
+                for outcome, places in same.values():
+                    if isinstance(outcome, BaseException):
+                        raise outcome
+                    if self._failure:  # it would be of other weights than its name says
+                        raise EngineError(self._failure)
+                    policy = first if first == self.policy else f"{first}..{self.policy}"
+                    left -= len(places)
+                    yield sorted(places), replace(outcome, policy=f"{policy}+{adapter}" if adapter else policy)
         finally:
-            request.given_up = not future.done() or future.cancelled()
+            for request in requests:  # of those that have their answer, nobody asks
+                request.given_up = True
 
     def release(self, episode: str, *, adapter: str = "") -> None:
         self.drop((adapter, episode) if adapter else episode)
@@ -422,6 +462,11 @@ class AdapterEngine:
 
     async def generate(self, episode: str, prompt_ids: list[int], **asked: Any) -> Generated:
         return await self.engine.generate(episode, prompt_ids, adapter=self.name, **asked)
+
+    def generate_each(
+        self, episodes: Sequence[str], prompt_ids: list[int], **asked: Any
+    ) -> AsyncGenerator[tuple[list[int], Generated]]:
+        return self.engine.generate_each(episodes, prompt_ids, adapter=self.name, **asked)
 
     def release(self, episode: str) -> None:
         self.engine.release(episode, adapter=self.name)

@@ -25,7 +25,7 @@ from bough.engines.local.adapters import Joined, Slots, base, targets
 from bough.engines.local.kernels import choose, splits_for
 from bough.engines.local.pages import PAGE, Graphs, PagesStore, Tokens, block_size, rounded
 from bough.engines.local.reader import TokenReader
-from bough.engines.local.schedule import SamplingParams, Span, cuts, draw
+from bough.engines.local.schedule import Drawn, Request, SamplingParams, Span, cuts, draw
 from bough.policy.adapters import ACTOR, AdapterWeights
 from bough.trees.mixers import length_matters
 
@@ -293,37 +293,46 @@ class FusedRunner:
         self._drawn = torch.zeros(1 + DRAWS, 2, self.most, dtype=torch.float64, device=device)
         self._ones = torch.ones(self.most, dtype=torch.int32, device=device)
         self._each = torch.arange(self.most, dtype=torch.int32, device=device)
+        # Where several draws are made in a row: the row of each draw, and the first draw of each row.
+        self._lanes = torch.zeros(2, self.most, dtype=torch.int64, device=device)
         self._reading: dict[int, Tensor] = {}  # the inputs of reading, by the number of tokens
         self._reads = Graphs(self._read)
         self._draws = Graphs(self._draw)
         self._graphs = graphs
         self._version = 0
 
-    def run(self, spans: Sequence[Span]) -> list[list[tuple[int, float]]]:
-        """Computes the spans; for each the tokens that were drawn, with their log-probabilities."""
+    def run(self, spans: Sequence[Span]) -> list[list[Drawn]]:
+        """Computes the spans; for each request and each follower the tokens that were drawn, with log-probabilities."""
         if self._version != self.decoder.slots.version:
             self._reads.forget()
             self._draws.forget()
             self._version = self.decoder.slots.version
         self.store.upload()
         drawing = [span for span in spans if span.draws]
+        each = [(row, one) for row, span in enumerate(drawing) for one in span.request.together]
+        merged = len(each) > len(drawing)
         cut = any(cuts(span.request.sampling) for span in drawing)
         reads = len(drawing) < len(spans) or any(len(span.tokens) > 1 for span in drawing)
-        self._tell(drawing, reads=reads)
+        self._tell(drawing, each, reads=reads, merged=merged)
         if reads:
-            self._play(self._reads, self._lay_out(spans), cut)
+            self._play(self._reads, self._lay_out(spans), merged, cut)
         if drawing:
-            self._play(self._draws, rounded(len(drawing)), cut)
-        for span in drawing:  # while the GPU computes
-            span.request.foresee(2 * (1 + DRAWS))
-        places = self._drawn[0 if reads else 1 :, :, : len(drawing)].tolist() if drawing else []
-        number, result = count(), list[list[tuple[int, float]]]()
+            self._play(self._draws, rounded(len(drawing)), merged, cut)
+        for row, one in each:  # while the GPU computes
+            one.foresee(len(drawing[row].request.completion_ids), 2 * (1 + DRAWS))
+        places = self._drawn[0 if reads else 1 :, :, : len(each)].tolist() if drawing else []
+        result: list[list[Drawn]] = []
+        column = count()
         for span in spans:  # what was drawn for each, up to its end
-            n = next(number) if span.draws else 0
-            new = [(int(tokens[n]), logprobs[n]) for tokens, logprobs in places if span.draws and tokens[n] >= 0]
             span.resident.ids.extend(span.tokens)
-            span.resident.ids.extend(token for token, _ in new[:-1])
-            result.append(new)
+            result.append(
+                [
+                    [(int(tokens[n]), logprobs[n]) for tokens, logprobs in places if tokens[n] >= 0]
+                    for _, n in zip(span.request.together if span.draws else (), column, strict=False)
+                ]
+            )
+            if span.draws:
+                span.resident.ids.extend(token for token, _ in result[-1][0][:-1])
         return result
 
     def _play(self, graphs: Graphs, *shape: Any) -> None:
@@ -339,14 +348,14 @@ class FusedRunner:
             self._numbers.copy_(numbers)
         graphs(*shape)
 
-    def _tell(self, drawing: Sequence[Span], *, reads: bool) -> None:
-        """Brings to the GPU what it must know of each draw."""
+    def _tell(self, drawing: Sequence[Span], each: Sequence[tuple[int, Request]], *, reads: bool, merged: bool) -> None:
+        """Brings to the GPU what it must know of each draw, and in which row it is made."""
         first = 0 if reads else 1  # the place of the first token that is drawn
-        columns = []
+        heads = []
         for span in drawing:
             request, sampling = span.request, span.request.sampling
             stops = sorted(request.stop_ids)[:STOPS]
-            columns.append(
+            heads.append(
                 [
                     span.tokens[-1],
                     len(span.resident.ids) + len(span.tokens) - 1,
@@ -360,11 +369,19 @@ class FusedRunner:
                     *stops,
                     *[-1.0] * (STOPS - len(stops)),
                     *[0.0] * first,
-                    *request.foresee(1 + DRAWS - first),
                 ]
             )
-        columns += [NOTHING] * (self.most - len(drawing))
-        self._numbers.copy_(torch.from_numpy(np.array(columns)).T)
+        numbers = np.array(NOTHING)[:, None].repeat(self.most, 1)
+        for column, (row, one) in enumerate(each):
+            done = len(drawing[row].request.completion_ids)
+            numbers[:, column] = [*heads[row], *one.foresee(done, 1 + DRAWS - first)]
+        self._numbers.copy_(torch.from_numpy(numbers))
+        if merged:
+            rows = np.array([row for row, _ in each])
+            lanes = np.zeros((2, self.most), np.int64)
+            lanes[0, : len(rows)] = rows
+            lanes[1, : len(drawing)] = np.searchsorted(rows, np.arange(len(drawing)))
+            self._lanes.copy_(torch.from_numpy(lanes))
 
     def _sizes(self, total: int) -> list[int]:
         """Of what is read in a visit: tokens, their positions, rows and adapters' slots, blocks' first tokens and
@@ -400,31 +417,38 @@ class FusedRunner:
         self._reading[total].copy_(torch.from_numpy(inputs))
         return total
 
-    def _read(self, total: int, cut: bool) -> Tensor:
+    def _read(self, total: int, merged: bool, cut: bool) -> Tensor:
         """Reads `total` tokens and draws one for each who draws."""
         parts = self._reading[total].split_with_sizes(self._sizes(total))
         token_T, position_T, row_T, slot_T, first_B, count_B, last_N = parts
         tokens = Tokens(position_T, row_T, first_B, count_B, self.block, slot_T)
         hidden_TD = self.decoder(token_T, tokens, self.store.kv, self.store.table, 1)
-        self._advance(hidden_TD[last_N], 0, cut)
+        self._advance(hidden_TD[last_N], 0, merged, cut)
         return self._drawn
 
-    def _draw(self, number: int, cut: bool) -> Tensor:
-        """Draws `DRAWS` tokens for the first `number`."""
+    def _draw(self, number: int, merged: bool, cut: bool) -> Tensor:
+        """Draws `DRAWS` tokens in each of the first `number` rows."""
         splits = splits_for(number, self.reader.num_heads, self.reader.device)
         for place in range(1, 1 + DRAWS):
-            position_N, row_N = self._numbers[POSITION : ROW + 1, :number].int()
-            slot_N = self._numbers[SLOT, :number].int() if self.decoder.slots else None
+            # A row goes on with the token of its first draw.
+            numbers = self._numbers[: SLOT + 1]
+            numbers = numbers[:, self._lanes[1, :number]] if merged else numbers[:, :number]
+            position_N, row_N = numbers[POSITION : ROW + 1].int()
+            slot_N = numbers[SLOT].int() if self.decoder.slots else None
             tokens = Tokens(position_N, row_N, self._each[:number], self._ones[:number], 1, slot_N)
-            token_N = self._numbers[TOKEN, :number].long()
-            hidden_ND = self.decoder(token_N, tokens, self.store.kv, self.store.table, splits)
-            self._advance(hidden_ND, place, cut)
+            hidden_ND = self.decoder(numbers[TOKEN].long(), tokens, self.store.kv, self.store.table, splits)
+            self._advance(hidden_ND, place, merged, cut)
         return self._drawn
 
-    def _advance(self, hidden_ND: Tensor, place: int, cut: bool) -> None:
-        """Draws a token after each hidden state; finished sequences keep their last token."""
-        numbers = self._numbers[:, : len(hidden_ND)]
+    def _advance(self, hidden_ND: Tensor, place: int, merged: bool, cut: bool) -> None:
+        """Draws tokens after the hidden state of each row; finished sequences keep their last token.
+
+        With `merged` there may be several draws in a row. Those that differ from the first are finished, too.
+        """
         logits_NV = self.reader.logits(hidden_ND)
+        if merged:
+            logits_NV = logits_NV[self._lanes[0]]
+        numbers = self._numbers[:, : len(logits_NV)]
         uniform_N = numbers[UNIFORM + place]
         if cut:
             parameters = SamplingParams(uniform_N, *numbers[TEMPERATURE : MIN_P + 1])
@@ -433,9 +457,11 @@ class FusedRunner:
             token_N, logprob_N = choose(logits_NV.contiguous(), numbers[TEMPERATURE], uniform_N)
         goes_on_N = numbers[LEFT] > 0
         token_N = token_N.double()
-        self._drawn[place, 0, : len(hidden_ND)] = torch.where(goes_on_N, token_N, -1.0)
-        self._drawn[place, 1, : len(hidden_ND)] = logprob_N
+        self._drawn[place, 0, : len(logits_NV)] = torch.where(goes_on_N, token_N, -1.0)
+        self._drawn[place, 1, : len(logits_NV)] = logprob_N
         ends_N = (numbers[STOP:UNIFORM] == token_N).any(0)
+        if merged:
+            ends_N = ends_N | (token_N != token_N[self._lanes[1][self._lanes[0]]])
         numbers[TOKEN] = torch.where(goes_on_N, token_N, numbers[TOKEN])
         numbers[POSITION] += goes_on_N
         numbers[LEFT] = torch.where(ends_N, 0.0, numbers[LEFT] - 1)

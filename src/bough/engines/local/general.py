@@ -24,7 +24,7 @@ from torch.nn.functional import pad
 
 from bough.engines.local.adapters import Segments
 from bough.engines.local.reader import Reader, agrees, trial_length, trial_tokens
-from bough.engines.local.schedule import Resident, Span, Store, draw_next
+from bough.engines.local.schedule import Drawn, Resident, Span, Store, draw_next
 from bough.policy.policy import Policy
 from bough.trees.mixers import length_matters
 
@@ -136,8 +136,8 @@ class GeneralRunner:
         # A model that cannot read several tokens after cached ones reads a first prompt in one piece.
         self.chunk = CHUNK if reader.ways.continues else WHOLE
 
-    def run(self, spans: Sequence[Span]) -> list[list[tuple[int, float]]]:
-        """Computes the spans; for each that draws, the token and its log-probability."""
+    def run(self, spans: Sequence[Span]) -> list[list[Drawn]]:
+        """Computes the spans; for each that draws, the tokens and their log-probabilities."""
         if self.reader.ways.cached:
             hidden = self._read_cached(spans)
         else:
@@ -149,7 +149,7 @@ class GeneralRunner:
             return [[] for _ in spans]
         logits = self.reader.logits(torch.stack([hidden[id(span)] for span in drawing]))
         drawn = iter(draw_next(logits, [span.request for span in drawing]))
-        return [[next(drawn)] if span.draws else [] for span in spans]
+        return [next(drawn) if span.draws else [] for span in spans]
 
     def _read_whole(self, spans: list[Span]) -> dict[int, Tensor]:
         """The hidden state of each span's last token, without a cache: all tokens are read again."""

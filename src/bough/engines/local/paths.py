@@ -23,7 +23,7 @@ from bough.engines.local.adapters import AdaptedLayers, pays
 from bough.engines.local.general import GeneralReader, GeneralRunner, GeneralStore
 from bough.engines.local.pages import PAGE, PagesStore
 from bough.engines.local.reader import Reader, TokenReader, agrees, free_bytes, trial_length, trial_tokens
-from bough.engines.local.schedule import Request, Resident, Span, SpanRunner, Store
+from bough.engines.local.schedule import Drawn, Request, Resident, Span, SpanRunner, Store, draw_next
 from bough.errors import InputError
 from bough.policy.policy import Policy
 from bough.policy.processes import unused_bytes
@@ -38,7 +38,6 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from bough.engines.local.adapters import Segments
-from bough.engines.local.schedule import draw_next
 from bough.trees.mixers import Sight
 
 log = logging.getLogger(__name__)
@@ -124,7 +123,7 @@ def difference(reader: Reader, store: Store, runner: SpanRunner) -> float:
             drawn = None
             while drawn is None:
                 (new,) = runner.run([Span(resident, request.after(len(resident.ids)), draws=True)])
-                drawn = request.take(new)
+                drawn = request.take(new[0])
             if isinstance(drawn, BaseException):
                 return math.nan
             call = Call(prompt_ids=request.prompt_ids, completion_ids=drawn.completion_ids)
@@ -251,8 +250,8 @@ class RaggedRunner:
     def __init__(self, reader: TokenReader) -> None:
         self.reader = reader
 
-    def run(self, spans: Sequence[Span]) -> list[list[tuple[int, float]]]:
-        """Computes the spans; for each that draws, the token and its log-probability."""
+    def run(self, spans: Sequence[Span]) -> list[list[Drawn]]:
+        """Computes the spans; for each that draws, the tokens and their log-probabilities."""
         ordered = sorted(spans, key=lambda span: span.resident.adapter) if self.reader.adapters else spans
         hidden_TD = self.read(ordered)
         ends = [0]
@@ -264,7 +263,7 @@ class RaggedRunner:
         rows = [row for _, row in drawing]
         logits_MV = self.reader.logits(hidden_TD[rows + rows[:1] * (len(rows) == 1)])
         drawn = draw_next(logits_MV, [span.request for span, _ in drawing])
-        by_span = {id(span): [token] for (span, _), token in zip(drawing, drawn, strict=True)}
+        by_span = {id(span): tokens for (span, _), tokens in zip(drawing, drawn, strict=True)}
         return [by_span.get(id(span), []) for span in spans]
 
     def read(self, spans: Sequence[Span]) -> Tensor:

@@ -12,7 +12,7 @@ import asyncio
 import math
 import struct
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple, Protocol
@@ -137,6 +137,7 @@ def _kept(weights_BV: Tensor, params: SamplingParams) -> Tensor:
 
 
 Outcome = Generated | BaseException
+Drawn = Sequence[tuple[int, float]]  # tokens with their log-probabilities
 WORTH_SHARING = 32  # tokens: below it, copying from another episode or waiting for it gains nothing
 SPARE = 4  # a character cut at the edge of a window of text shows as up to this many others
 
@@ -145,8 +146,12 @@ SPARE = 4  # a character cut at the edge of a window of text shows as up to this
 class Request:
     """A call: what was asked, and what was drawn so far. `limit` bounds the tokens of prompt and answer together.
 
-    `future` receives the outcome; `given_up` is set by a caller who no longer waits. `adapter` names the
-    adapter it is computed with; the policy as it is has the empty name.
+    `reply` receives the outcome, on the event loop `loop`; `given_up` is set by a caller who no longer
+    waits. `adapter` names the adapter it is computed with; the policy as it is has the empty name.
+
+    `followers` are calls with the same tokens so far, such as other attempts at the same task: they are computed
+    once, in this call's row, and one token is drawn for each with its own random number. Those that draw another
+    token part from it. What a follower has drawn is in the call that it follows.
     """
 
     episode: Hashable
@@ -157,11 +162,31 @@ class Request:
     limit: int
     tokenizer: Any = None  # for stop texts
     adapter: str = ""
-    future: asyncio.Future[Generated] | None = None
+    reply: Callable[[Outcome], None] | None = None
+    loop: asyncio.AbstractEventLoop | None = None
     completion_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     given_up: bool = False
+    followers: list[Request] = field(default_factory=list)
     _uniforms: list[float] = field(default_factory=list)
+
+    @property
+    def ids(self) -> list[int]:
+        return self.prompt_ids + self.completion_ids if self.completion_ids else self.prompt_ids
+
+    @property
+    def together(self) -> list[Request]:
+        return [self, *self.followers]
+
+    def can_follow(self, other: Request) -> bool:
+        """Whether both are the same but for their seeds, with nothing drawn yet."""
+        return (
+            not self.completion_ids
+            and not other.completion_ids
+            and self.adapter == other.adapter
+            and self.prompt_ids == other.prompt_ids
+            and (self.sampling, self.stop_ids, self.limit) == (other.sampling, other.stop_ids, other.limit)
+        )
 
     @property
     def most(self) -> int:
@@ -174,34 +199,69 @@ class Request:
             return self.completion_ids[known - len(self.prompt_ids) :]
         return self.prompt_ids[known:] + self.completion_ids
 
-    def foresee(self, number: int) -> list[float]:
-        """The numbers between 0 and 1 with which the next tokens are drawn."""
-        done = len(self.completion_ids)
-        self._uniforms += [uniform(self.seed, place) for place in range(len(self._uniforms), done + number)]
+    def foresee(self, done: int, number: int) -> list[float]:
+        """The numbers between 0 and 1 with which the next tokens after the first `done` are drawn."""
+        if done + number > len(self._uniforms):
+            self._uniforms += [uniform(self.seed, place) for place in range(len(self._uniforms), done + number)]
         return self._uniforms[done : done + number]
+
+    def advance(self, drawn: Sequence[Drawn]) -> tuple[list[tuple[Request, Outcome]], list[Request], int]:
+        """Takes what was drawn for it and for each follower, up to where that one parts.
+
+        Gives the calls that are complete, those that go on apart with what they have drawn, and the number of tokens.
+        """
+        followed, num_drawn = list(zip(self.followers, drawn[1:], strict=True)), 0
+        complete: list[tuple[Request, Outcome]] = []
+        apart: list[Request] = []
+        for place, own in enumerate(drawn[0]):
+            num_drawn += 1 + len(followed)
+            others: dict[int, Request] = {}
+            for follower, tokens in followed:
+                token, logprob = tokens[place]
+                if token == own[0]:
+                    continue
+                if token in others:
+                    others[token].followers.append(follower)
+                    continue
+                others[token] = follower
+                follower.completion_ids = [*self.completion_ids, token]
+                follower.logprobs = [*self.logprobs, logprob]
+            followed = [(one, tokens) for one, tokens in followed if tokens[place][0] == own[0]]
+            self.followers = [one for one, _ in followed]
+            for other in others.values():
+                if (outcome := other.outcome()) is not None:
+                    complete += [(one, outcome) for one in other.together]
+                else:
+                    apart.append(other)
+            if (outcome := self.take([own])) is not None:
+                complete += [(one, outcome) for one in self.together]
+                break
+        return complete, apart, num_drawn
 
     def take(self, drawn: Sequence[tuple[int, float]]) -> Outcome | None:
         """Adds tokens up to the last of the answer; the answer, if it is complete.
 
         An error if a probability is not a number: the weights have diverged. Other requests have other adapters.
         """
-        if any(math.isnan(logprob) for _, logprob in drawn):
+        for token, logprob in drawn:
+            self.completion_ids.append(token)
+            self.logprobs.append(logprob)
+            if (outcome := self.outcome()) is not None:
+                return outcome
+        return None
+
+    def outcome(self) -> Outcome | None:
+        """The answer, if its newest token is the last."""
+        if math.isnan(self.logprobs[-1]):
             return EngineError(
                 "the probabilities of the next token are not numbers: the weights have diverged, "
                 "perhaps by too high a learning rate"
             )
-        finish: Finish | None = None
-        for token, logprob in drawn:
-            self.completion_ids.append(token)
-            self.logprobs.append(logprob)
-            if token in self.stop_ids or self._ends_with_stop_text():
-                finish = "stop"
-                break
-            if len(self.prompt_ids) + len(self.completion_ids) >= self.most:
-                finish = "length"
-                break
-        if finish is None:
-            return None
+        finish: Finish = "stop"
+        if self.completion_ids[-1] not in self.stop_ids and not self._ends_with_stop_text():
+            if len(self.prompt_ids) + len(self.completion_ids) < self.most:
+                return None
+            finish = "length"
         temperature = self.sampling.temperature or 1.0
         return Generated(self.completion_ids, self.logprobs, finish, logprobs_temperature=temperature)
 
@@ -216,9 +276,12 @@ class Request:
         return any(text in tail for text in stops)
 
 
-def draw_next(logits_BV: Tensor, requests: Sequence[Request]) -> list[tuple[int, float]]:
-    """The next token of each request with its log-probability; no draw depends on the other rows."""
-    return draw_each(logits_BV, [(one.sampling, one.foresee(1)[0]) for one in requests])
+def draw_next(logits_BV: Tensor, requests: Sequence[Request]) -> list[list[Drawn]]:
+    """The next token of each request and of its followers, with log-probabilities; no draw depends on other rows."""
+    each = [(row, one, request) for row, request in enumerate(requests) for one in request.together]
+    rows_NV = logits_BV if len(each) == len(requests) else logits_BV[[row for row, _, _ in each]]
+    drawn = iter(draw_each(rows_NV, [(r.sampling, one.foresee(len(r.completion_ids), 1)[0]) for _, one, r in each]))
+    return [[[next(drawn)] for _ in request.together] for request in requests]
 
 
 def settle(outcomes: Iterable[tuple[Request, Outcome]]) -> None:
@@ -227,19 +290,15 @@ def settle(outcomes: Iterable[tuple[Request, Outcome]]) -> None:
     A call wakes the loop's thread, which then takes the interpreter from this one.
     """
 
-    def deliver(mine: list[tuple[asyncio.Future[Generated], Outcome]]) -> None:
-        for future, outcome in mine:
-            if future.done():
-                continue
-            if isinstance(outcome, BaseException):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome)
+    def deliver(mine: list[tuple[Request, Outcome]]) -> None:
+        for request, outcome in mine:
+            assert request.reply is not None
+            request.reply(outcome)
 
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Generated], Outcome]]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Request, Outcome]]] = {}
     for request, outcome in outcomes:
-        if request.future is not None:
-            by_loop.setdefault(request.future.get_loop(), []).append((request.future, outcome))
+        if request.loop is not None:
+            by_loop.setdefault(request.loop, []).append((request, outcome))
     for loop, mine in by_loop.items():
         if not loop.is_closed():  # else it has no waiter
             loop.call_soon_threadsafe(deliver, mine)
@@ -281,8 +340,11 @@ class SpanRunner(Protocol):
 
     chunk: int
 
-    def run(self, spans: Sequence[Span]) -> Sequence[Sequence[tuple[int, float]]]:
-        """Computes the spans; for each that draws, one or more tokens with their log-probabilities."""
+    def run(self, spans: Sequence[Span]) -> Sequence[Sequence[Drawn]]:
+        """Computes the spans; for each that draws, one or more tokens for its request and for each follower.
+
+        A follower's end with the first that differs from those of the request.
+        """
 
 
 class Store(Protocol):
@@ -313,6 +375,18 @@ class Store(Protocol):
         resident.place, resident.capacity = None, 0
 
 
+def _still_wanted(request: Request) -> Request | None:
+    """The call, or the first of its followers whose caller still waits, with the others of them."""
+    wanted = [one for one in request.together if not one.given_up]
+    if not wanted:
+        return None
+    first, *followers = wanted
+    if first is not request:
+        first.completion_ids, first.logprobs = request.completion_ids, request.logprobs
+    first.followers = followers
+    return first
+
+
 class Scheduler:
     """The queue and the residents. `budget` is in the store's own measure."""
 
@@ -322,6 +396,7 @@ class Scheduler:
         self.residents: dict[Hashable, Resident] = {}
         self.spent = 0
         self.num_prefilled = self.num_shared = self.num_kept = self.num_dropped = 0
+        self.num_drawn = self.num_states = 0  # tokens, and the states that they were drawn from
         self._clock = self._age = 0
 
     @property
@@ -332,28 +407,45 @@ class Scheduler:
         return (resident for resident in self.residents.values() if resident.request is not None)
 
     def requests(self) -> list[Request]:
-        """All calls, running and waiting."""
-        return [*(one.request for one in self.running() if one.request), *self.waiting]
+        """All calls, running and waiting, with their followers."""
+        heads = [*(one.request for one in self.running() if one.request), *self.waiting]
+        return [one for head in heads for one in head.together]
 
     def forget_the_given_up(self) -> None:
-        """Callers who no longer wait leave."""
-        if any(request.given_up for request in self.waiting):
-            self.waiting = deque(request for request in self.waiting if not request.given_up)
-        for resident in list(self.running()):
-            if resident.request and resident.request.given_up:
+        """Callers who no longer wait leave; the first of those who followed one takes its place."""
+        if not any(request.given_up for request in self.requests()):
+            return
+        self.waiting = deque(left for request in self.waiting if (left := _still_wanted(request)))
+        for name, resident in list(self.residents.items()):
+            if (request := resident.request) is None:
+                continue
+            left = _still_wanted(request)
+            if left is None:
                 self.leave(resident)
+            elif left is not request:
+                resident.request = left
+                self.residents[left.episode] = self.residents.pop(name)
 
     def admit(self) -> None:
-        """Lets in who can run now, oldest first."""
-        num_running = sum(1 for _ in self.running())
+        """Lets in who can run now, oldest first. Calls that are the same but for their seeds run as one."""
+        if not self.waiting:
+            return
+        num_running = sum(len(one.request.together) for one in self.running() if one.request)
+        begun = [one.request for one in self.running() if one.request and not one.request.completion_ids]
         passed_by: list[Request] = []
-        while self.waiting and num_running < self.max_running:
+        while self.waiting and num_running + len(self.waiting[0].together) <= self.max_running:
             request = self.waiting.popleft()
             resident = self.residents.get(request.episode)
-            if (resident and resident.request) or self._is_being_computed(request):
+            if resident and resident.request:
+                passed_by.append(request)
+            elif same := next((one for one in begun if request.can_follow(one)), None):
+                same.followers += request.together
+                num_running += len(request.together)
+            elif self._is_being_computed(request):
                 passed_by.append(request)
             elif self._enter(request):
-                num_running += 1
+                num_running += len(request.together)
+                begun.append(request)
             else:
                 self.waiting.appendleft(request)
                 break
@@ -373,6 +465,21 @@ class Scheduler:
             else:
                 spans.append(Span(resident, tokens, True))
         return spans
+
+    def advance(self, span: Span, drawn: Sequence[Drawn]) -> list[tuple[Request, Outcome]]:
+        """Takes what was drawn for a span; gives the calls that are complete. Those that part come next."""
+        request = span.request
+        before = len(request.completion_ids)
+        complete, apart, num_drawn = request.advance(drawn)
+        self.num_states += len(request.completion_ids) - before
+        self.num_drawn += num_drawn
+        self.waiting.extendleft(reversed(apart))
+        own = next((outcome for one, outcome in complete if one is request), None)
+        if own is not None:
+            self.leave(span.resident)
+            if isinstance(own, EngineError):
+                self.drop(request.episode)
+        return complete
 
     def age(self) -> None:
         """The weights have changed: what was computed so far is used by the calls under way, and by no later one."""
@@ -398,8 +505,9 @@ class Scheduler:
 
     def _enter(self, request: Request) -> bool:
         resident = self.residents.get(request.episode) or Resident(age=self._age, adapter=request.adapter)
+        ids = request.ids
         # The last token is read in any case: what comes next is drawn from what it says.
-        common = min(common_prefix(resident.ids, request.prompt_ids), len(request.prompt_ids) - 1)
+        common = min(common_prefix(resident.ids, ids), len(ids) - 1)
         known = self.store.reach(resident, common)
         source, shared = self._longest(request, known, computed=True)
         if self.store.cost(request.most) > resident.capacity:
@@ -413,10 +521,10 @@ class Scheduler:
         self.num_kept += known
         if source is not None and source in self.residents.values():
             self.store.copy(source, resident, known, shared)
-            resident.ids += request.prompt_ids[known:shared]
+            resident.ids += ids[known:shared]
             self.num_shared += shared - known
         self.store.own(resident, len(resident.ids))
-        self.num_prefilled += len(request.prompt_ids) - len(resident.ids)
+        self.num_prefilled += len(ids) - len(resident.ids)
         resident.request = request
         self.residents[request.episode] = resident
         return True
@@ -441,7 +549,7 @@ class Scheduler:
     def _is_being_computed(self, request: Request) -> bool:
         """Whether another call is just computing a prefix that this one then need not."""
         resident = self.residents.get(request.episode)
-        known = self.store.reach(resident, common_prefix(resident.ids, request.prompt_ids)) if resident else 0
+        known = self.store.reach(resident, common_prefix(resident.ids, request.ids)) if resident else 0
         _, now = self._longest(request, known, computed=True)
         _, soon = self._longest(request, max(known, now), computed=False)
         return soon > 0
@@ -451,7 +559,7 @@ class Scheduler:
 
         Those are the tokens that it has, or with `computed` false will have soon.
         """
-        prompt, best, length = request.prompt_ids, None, known + WORTH_SHARING - 1
+        prompt, best, length = request.ids, None, known + WORTH_SHARING - 1
         most = len(prompt) - 1
         if most <= length:
             return None, 0
