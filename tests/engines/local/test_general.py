@@ -117,7 +117,7 @@ async def test_attempts_at_one_task_read_its_prompt_once(policy):
     rest = [engine.generate(f"{i}", start, sampling=SAMPLING, seed=i, stop_ids=[]) for i in range(1, 4)]
     drawn = [await first, *await asyncio.gather(*rest)]
     await engine.close()
-    assert engine.scheduler.num_shared == 3 * 59
+    assert engine.scheduler.num_shared >= 59 and engine.scheduler.num_prefilled <= 60 + 3
     assert_plain(policy, [(start, i, SAMPLING, one) for i, one in enumerate(drawn)])
 
 
