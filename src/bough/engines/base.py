@@ -7,6 +7,7 @@ makes an `Engine` of it with the model's chat template.
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -100,6 +101,24 @@ class TokenEngine(Protocol):
 
     async def close(self) -> None:
         """Shuts down; pending answers are cancelled."""
+
+
+class SharingEngine(TokenEngine, Protocol):
+    """A token engine that computes what several episodes have in common once."""
+
+    def generate_each(
+        self,
+        episodes: Sequence[str],
+        prompt_ids: list[int],
+        *,
+        sampling: SamplingConfig,
+        seeds: Sequence[int],
+        stop_ids: list[int],
+    ) -> AsyncGenerator[tuple[list[int], Generated]]:
+        """An answer for each episode, all with the same prompt: what `generate` draws for each.
+
+        Gives each distinct answer as it is complete, with the places of the episodes that drew it.
+        """
 
 
 class ContextFullError(BoughError):

@@ -9,13 +9,15 @@ what it then says, and shares less with the one before.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from copy import copy
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from bough.chat.template import ChatTemplate, Encoder, read_reply
 from bough.config.groups import SamplingConfig
-from bough.engines.base import Answer, TokenEngine
+from bough.engines.base import Answer, Generated, SharingEngine, TokenEngine
 from bough.types import Call, Message
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ class TemplateEngine:
         self.aside = ThreadPoolExecutor(1, "bough-prompts")
 
     def open(self, episode: str, *, seed: int) -> TemplateChat:
-        return TemplateChat(self, episode, seed)
+        return TemplateChat(self, (episode, seed))
 
     def over(self, tokens: TokenEngine) -> Self:
         """The same engine on another token engine."""
@@ -62,14 +64,26 @@ class TemplateEngine:
 
 
 class TemplateChat:
-    """One episode's conversation as tokens."""
+    """A conversation as tokens: that of one episode, or of several that have said the same so far.
 
-    def __init__(self, engine: TemplateEngine, episode: str, seed: int) -> None:
-        self.engine, self.episode, self.seed = engine, episode, seed
+    `players` are the names of the episodes and their seeds.
+    """
+
+    def __init__(self, engine: TemplateEngine, *players: tuple[str, int]) -> None:
+        self.engine, self.players = engine, list(players)
         self._encoder = Encoder(engine.template.control)
         self._text = ""
         self._ids: list[int] = []
         self._answers = 0
+
+    def part(self, places: Sequence[int]) -> TemplateChat:
+        """The conversation of some of the episodes, from here on."""
+        if len(places) == len(self.players):
+            return self
+        other = copy(self)
+        other.players = [self.players[place] for place in places]
+        other._encoder = Encoder(self.engine.template.control)
+        return other
 
     async def answer(
         self,
@@ -79,8 +93,37 @@ class TemplateChat:
         sampling: SamplingConfig | None = None,
         seed: int | None = None,
     ) -> Answer:
+        ((episode, own_seed),) = self.players
         sampling = sampling or self.engine.sampling
-        template, tokens = self.engine.template, self.engine.tokens
+        text, prompt = await self._prompt(messages, tools)
+        seed = mix(own_seed, self._answers) if seed is None else seed
+        stop_ids = self.engine.template.stop_ids
+        drawn = await self.engine.tokens.generate(episode, prompt, sampling=sampling, seed=seed, stop_ids=stop_ids)
+        return self._heard(text, prompt, drawn, sampling, tools)
+
+    async def answers(
+        self, messages: list[Message], tools: list[dict[str, Any]]
+    ) -> AsyncGenerator[tuple[list[int], Answer, TemplateChat]]:
+        """Each distinct reply as it is complete, with the places of those who gave it, and their chat from then on.
+
+        What several say is decoded and read once.
+        """
+        sampling, tokens = self.engine.sampling, cast("SharingEngine", self.engine.tokens)
+        text, prompt = await self._prompt(messages, tools)
+        each = tokens.generate_each(
+            [episode for episode, _ in self.players],
+            prompt,
+            sampling=sampling,
+            seeds=[mix(seed, self._answers) for _, seed in self.players],
+            stop_ids=self.engine.template.stop_ids,
+        )
+        async with aclosing(each):
+            async for places, drawn in each:
+                chat = self.part(places)
+                yield places, chat._heard(text, prompt, drawn, sampling, tools), chat
+
+    async def _prompt(self, messages: list[Message], tools: list[dict[str, Any]]) -> tuple[str, list[int]]:
+        template = self.engine.template
 
         def encoded() -> tuple[str, list[int]]:
             text = template.prompt(messages, tools)
@@ -89,11 +132,14 @@ class TemplateChat:
             return text, self._encoder.encode(text)
 
         if _is_large(messages, tools):
-            text, prompt = await asyncio.get_running_loop().run_in_executor(self.engine.aside, encoded)
-        else:
-            text, prompt = encoded()
-        seed = mix(self.seed, self._answers) if seed is None else seed
-        drawn = await tokens.generate(self.episode, prompt, sampling=sampling, seed=seed, stop_ids=template.stop_ids)
+            return await asyncio.get_running_loop().run_in_executor(self.engine.aside, encoded)
+        return encoded()
+
+    def _heard(
+        self, text: str, prompt: list[int], drawn: Generated, sampling: SamplingConfig, tools: list[dict[str, Any]]
+    ) -> Answer:
+        """The reply in what was drawn; the next prompt continues with its tokens."""
+        template = self.engine.template
         self._answers += 1
         ids = drawn.completion_ids
         ended = bool(ids) and ids[-1] == template.end_of_turn_id
@@ -111,7 +157,7 @@ class TemplateChat:
             temperature=sampling.temperature,
             text=written,
             finish=drawn.finish,
-            policy=drawn.policy or tokens.policy,
+            policy=drawn.policy or self.engine.tokens.policy,
         )
         call.__dict__["prompt_ids"] = prompt
         if tools:
@@ -121,7 +167,8 @@ class TemplateChat:
         return Answer(reply, call, drawn.finish, len(prompt), len(ids))
 
     def close(self) -> None:
-        self.engine.tokens.release(self.episode)
+        for episode, _ in self.players:
+            self.engine.tokens.release(episode)
 
 
 def _is_large(messages: list[Message], tools: list[dict[str, Any]]) -> bool:

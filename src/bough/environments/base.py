@@ -18,6 +18,7 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -122,6 +123,9 @@ class Environment(ABC):
     # Set this if episodes share something bound to one event loop, such as a browser: their methods then run on the
     # caller's loop and must never block it. All other environments run in a thread of their own, one per episode.
     shares_loop: ClassVar[bool] = False
+    # Set this if what a step does follows from the environment's state and the reply alone. Attempts at a task are then
+    # played once while they say the same, and `copy` is called where they part.
+    shares_steps: ClassVar[bool] = False
     # Time limit of a step; set by the caller.
     step_timeout_s: float = 60.0
 
@@ -153,6 +157,10 @@ class Environment(ABC):
         Called from another thread while `step` may still be running.
         """
         return None
+
+    def copy(self) -> Self:
+        """A second environment in the same state, which changes apart from this one. Needed if `shares_steps`."""
+        return deepcopy(self, {id(self.task): self.task})
 
     def close(self) -> Awaitable[None] | None:
         """Releases what this episode holds. May be called at any time, and twice."""

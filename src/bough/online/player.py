@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from queue import SimpleQueue
 from statistics import fmean
@@ -37,6 +37,7 @@ from bough.rollouts.collect import (
     play_attempt,
     spare_what_is_loaded,
 )
+from bough.rollouts.tree import Played
 from bough.types import Task, Trajectory
 
 log = logging.getLogger(__name__)
@@ -242,7 +243,7 @@ class EpisodeStream:
         self._results: SimpleQueue[Result | BaseException] = SimpleQueue()
         self._waiting: deque[Job] = deque()
         self._put_off: deque[Job] = deque()
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[None], set[Job]] = {}  # and the jobs of each that have no result yet
         self._writing: set[asyncio.Task[None]] = set()
         self._disk = ThreadPoolExecutor(1, "bough-episodes")  # one at a time: the attempts at a task share a file
 
@@ -291,42 +292,72 @@ class EpisodeStream:
         self._fill()
 
     def _fill(self) -> None:
-        while len(self._running) < self.concurrency and self._waiting:
-            self._start(self._waiting.popleft(), alone=False)
+        while self._waiting:
+            _, same = next(groupby(self._waiting, key=lambda job: job.number))
+            jobs = list(islice(same, self.concurrency))
+            if not (isinstance(self.runner, LocalRunner) and self.runner.can_share(jobs[0].attempt)):
+                del jobs[1:]
+            if self._in_flight + len(jobs) > self.concurrency:
+                break
+            self._start([self._waiting.popleft() for _ in jobs], alone=False)
         if not self._running and self._put_off:
-            self._start(self._put_off.popleft(), alone=True)
-        self._watch(len(self._running))
+            self._start([self._put_off.popleft()], alone=True)
+        self._watch(self._in_flight)
 
-    def _start(self, job: Job, *, alone: bool) -> None:
-        task = self._loop.loop.create_task(self._play(job, alone))
-        self._running.add(task)
+    @property
+    def _in_flight(self) -> int:
+        return sum(map(len, self._running.values()))
+
+    def _start(self, jobs: list[Job], *, alone: bool) -> None:
+        left = set(jobs)
+        task = self._loop.loop.create_task(self._play(jobs, left, alone))
+        self._running[task] = left
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
+        self._running.pop(task, None)
         if task.cancelled():
             return
         if (error := task.exception()) is not None:
             self._results.put(error)
         self._fill()
 
-    async def _play(self, job: Job, alone: bool) -> None:
+    async def _play(self, jobs: list[Job], left: set[Job], alone: bool) -> None:
+        """Plays the attempts at one task. Those that fail among others are tried again by themselves."""
         began, tally = self.version, Tally()
-        first = self.retries + 1 if alone else 0
-        tries = range(first, first + self.retries + 1)
         # A task may be in flight twice: its number is part of the name.
-        name = f"{job.number}/{job.attempt.id}"
-        played = await play_attempt(self.runner, job.attempt, tries, tally, episode=name)
-        if played is None:
-            if self.retries and not alone:
+        names = [f"{job.number}/{job.attempt.id}" for job in jobs]
+        failed: list[Job] = []
+
+        def ended(place: int, result: Played | BaseException) -> None:
+            job = jobs[place]
+            if isinstance(result, BaseException):
+                failed.append(job)
+                return
+            # The slot is free for the next episode while this one is written.
+            left.discard(job)
+            task = self._loop.loop.create_task(self._write(job, result[0], range(began, self.version + 1)))
+            self._writing.add(task)
+            task.add_done_callback(self._written)
+            self._fill()
+
+        first = self.retries + 1 if alone else 0
+        if len(jobs) > 1:
+            assert isinstance(self.runner, LocalRunner)
+            await self.runner.play_each([job.attempt for job in jobs], names, ended)
+            first = 1
+        for place, job in enumerate(jobs):
+            if job not in left:
+                continue
+            tries = range(first, (2 if alone else 1) * (self.retries + 1))
+            played = await play_attempt(self.runner, job.attempt, tries, tally, episode=names[place])
+            if played is not None:
+                ended(place, played)
+            elif self.retries and not alone:
                 self._put_off.append(job)
             else:
                 self._results.put(Result(job, None, tally.lost[job.attempt.id]))
-            return
-        # The slot is free for the next episode while this one is written.
-        task = self._loop.loop.create_task(self._write(job, played[0], range(began, self.version + 1)))
-        self._writing.add(task)
-        task.add_done_callback(self._written)
+            left.discard(job)
 
     async def _write(self, job: Job, episode: Trajectory, versions: range) -> None:
         try:
@@ -345,10 +376,10 @@ class EpisodeStream:
         """Returns how many episodes were ended by it."""
         self._waiting.clear()
         self._put_off.clear()
-        running = list(self._running)
+        running = dict(self._running)
         for task in running:
             task.cancel()
-        ended = await asyncio.gather(*running, return_exceptions=True)
+        await asyncio.gather(*running, return_exceptions=True)
         await asyncio.gather(*self._writing, return_exceptions=True)
         self._watch(0)
-        return sum(isinstance(one, asyncio.CancelledError) for one in ended)  # others may just have a result
+        return sum(map(len, running.values()))  # others may just have a result

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from typing import Any, Protocol
 
 from bough.chat.template import ChatTemplate
@@ -242,6 +243,28 @@ class MeteredEngine:
             return drawn
         finally:
             self._meter.answer(num_tokens)
+
+    @property
+    def generate_each(self) -> Callable[..., AsyncGenerator[tuple[list[int], Generated]]]:
+        """AttributeError where the engine has none."""
+        inner: Callable[..., AsyncGenerator[tuple[list[int], Generated]]] = self._engine.generate_each  # type: ignore[attr-defined]
+
+        async def metered(episodes: Sequence[str], *given: Any, **asked: Any) -> Any:
+            left = len(episodes)
+            for _ in episodes:
+                self._meter.request()
+            try:
+                async with aclosing(inner(episodes, *given, **asked)) as each:
+                    async for places, drawn in each:
+                        left -= len(places)
+                        for _ in places:
+                            self._meter.answer(len(drawn.completion_ids))
+                        yield places, drawn
+            finally:
+                for _ in range(left):
+                    self._meter.answer(0)
+
+        return metered
 
     def release(self, episode: str) -> None:
         self._engine.release(episode)

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, Self
 
@@ -48,6 +49,7 @@ from bough.files import (
 from bough.ledger import plural
 from bough.models.resolve import stamp
 from bough.rollouts.episode import NO_EXPERT, Agent, play
+from bough.rollouts.tree import Ended, Played, Player, RolloutTree, can_share
 from bough.terminal import console
 from bough.types import Task, Trajectory
 
@@ -89,6 +91,16 @@ class LocalRunner:
             seed=attempt.seed,
             limits=self.limits,
         )
+
+    def can_share(self, attempt: Attempt) -> bool:
+        """Whether attempts at the task of this one can be played together, by `play_each`."""
+        return can_share(self.environment_class, self.agent_of(attempt))
+
+    async def play_each(self, attempts: Sequence[Attempt], names: Sequence[str], ended: Ended) -> None:
+        """Plays attempts at one task. `names` are theirs in the engine; `ended` gets each result by its place."""
+        players = [Player(one.id, one.seed, name) for one, name in zip(attempts, names, strict=True)]
+        task, agent = attempts[0].task, self.agent_of(attempts[0])
+        await RolloutTree(self.environment_class, task, agent, players, limits=self.limits, ended=ended).play()
 
 
 @dataclass(frozen=True)
@@ -250,6 +262,7 @@ async def collect(
     spare_what_is_loaded()
     tally, begun = Tally(), time.monotonic()
     put_off: list[Attempt] = []
+    places = asyncio.Semaphore(concurrency)
     unwritten = asyncio.Semaphore(concurrency)  # a slow disk must not fill the memory
 
     async def written(record: Trajectory, writing: Awaitable[None] | None) -> None:
@@ -269,35 +282,71 @@ async def collect(
         if tell is not None:
             tell(tally)
 
-    async def worker(group: asyncio.TaskGroup, queue: Iterator[Attempt], tried: int) -> None:
-        for attempt in queue:
-            result = await play_attempt(runner, attempt, range(tried, tried + retries + 1), tally)
-            if result is None:
-                if not tried:
-                    put_off.append(attempt)
-                note()
-                continue
-            try:  # at once, so that a cancelled worker's last episode is written too
-                writing = finished(*result)
-            except RowError as error:
-                _lose(tally, result[0], error)
-                note()
-            else:
-                group.create_task(written(result[0], writing))
-                await unwritten.acquire()
+    async def free() -> None:
+        await unwritten.acquire()
+        places.release()
 
-    queue = iter(wanted)
+    def keep(group: asyncio.TaskGroup, result: Played) -> None:
+        try:  # at once, so that the last episode of work that is cancelled is written too
+            writing = finished(*result)
+        except RowError as error:
+            _lose(tally, result[0], error)
+            places.release()
+            note()
+        else:
+            group.create_task(written(result[0], writing))
+            group.create_task(free())
+
+    async def alone(group: asyncio.TaskGroup, attempt: Attempt, tries: range) -> None:
+        result = await play_attempt(runner, attempt, tries, tally)
+        if result is not None:
+            keep(group, result)
+            return
+        if tries.start <= retries:
+            put_off.append(attempt)
+        places.release()
+        note()
+
+    async def together(group: asyncio.TaskGroup, attempts: list[Attempt]) -> None:
+        failed: list[Attempt] = []
+
+        def ended(place: int, result: Played | BaseException) -> None:
+            if isinstance(result, BaseException):
+                _blame(tally, attempts[place], result)
+                failed.append(attempts[place])
+            else:
+                keep(group, result)
+
+        assert isinstance(runner, LocalRunner)
+        await runner.play_each(attempts, [one.id for one in attempts], ended)
+        for attempt in failed:
+            await alone(group, attempt, range(1, retries + 1))
+
     try:
         async with asyncio.TaskGroup() as group:
-            for _ in range(concurrency):
-                group.create_task(worker(group, queue, 0))
-        if retries:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(worker(group, iter(put_off), retries + 1))
+            for attempts in groups(runner, wanted, concurrency):
+                for _ in attempts:
+                    await places.acquire()
+                if len(attempts) > 1:
+                    group.create_task(together(group, attempts))
+                else:
+                    group.create_task(alone(group, attempts[0], range(retries + 1)))
+        async with asyncio.TaskGroup() as group:
+            for attempt in put_off if retries else ():
+                await places.acquire()
+                await alone(group, attempt, range(retries + 1, 2 * retries + 2))
     except ExceptionGroup as several:
         raise several.exceptions[0] from None
     tally.seconds = time.monotonic() - begun
     return tally
+
+
+def groups(runner: Runner, wanted: Iterable[Attempt], most: int) -> Iterator[list[Attempt]]:
+    """The attempts, those that can be played together in one list: neighbours at one task."""
+    for _, attempts in groupby(wanted, key=lambda one: (id(one.task), one.temperature)):
+        several = list(attempts)
+        size = most if isinstance(runner, LocalRunner) and runner.can_share(several[0]) else 1
+        yield from (several[begin : begin + size] for begin in range(0, len(several), size))
 
 
 async def play_attempt(
@@ -313,8 +362,7 @@ async def play_attempt(
         except (EnvironmentFailedError, EngineError) as error:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise asyncio.CancelledError from error  # not to be tried again, whatever it made of that
-            tally.faults["environment" if isinstance(error, EnvironmentFailedError) else "engine"] += 1
-            tally.lost[attempt.id] = _reason(error)
+            _blame(tally, attempt, error)
             await asyncio.sleep(min(0.1 * 2 ** (again - tries.start), 5.0))
             continue
         tally.lost.pop(attempt.id, None)
@@ -324,13 +372,19 @@ async def play_attempt(
     return None
 
 
+def _blame(tally: Tally, attempt: Attempt, error: BaseException) -> None:
+    """Counts a failure. The attempt is lost, unless a retry succeeds."""
+    tally.faults["environment" if isinstance(error, EnvironmentFailedError) else "engine"] += 1
+    tally.lost[attempt.id] = _reason(error)
+
+
 def _lose(tally: Tally, record: Trajectory, error: RowError) -> None:
     """An episode that cannot be written is lost; a retry would not help."""
     tally.faults["environment"] += 1
     tally.lost[record.id] = _reason(error)
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     """The part of an error that is kept: it may quote anything, of any length."""
     return console.printable(str(error))[:MAX_REASON]
 

@@ -209,6 +209,16 @@ class Episode:
             self.ended, self.success = True, observation.success
             self.stop = observation.stop or ("done" if observation.terminated else "truncated")
 
+    def copy(self) -> Episode:
+        """The same until now."""
+        return replace(
+            self,
+            turns=list(self.turns),
+            messages=list(self.messages),
+            images=list(self.images),
+            raised=Counter(self.raised),
+        )
+
     def trajectory(self, agent: str) -> Trajectory:
         """The record. An episode that a limit ended is not a success; one that the environment ended may be unknown."""
         rewards = [turn.reward for turn in self.turns if turn.reward is not None]
@@ -290,10 +300,10 @@ async def _turns(episode: Episode, environment: Isolated, chat: Chat, limits: Li
         observation = await environment.step(answer.message)
         episode.take(answer, observation)
         if episode.stop is None:
-            episode.stop = _given_up(episode.turns, limits)
+            episode.stop = given_up(episode.turns, limits)
 
 
-def _given_up(turns: list[Turn], limits: LimitsConfig) -> str | None:
+def given_up(turns: list[Turn], limits: LimitsConfig) -> str | None:
     """The reason to stop an agent that makes no progress, if there is one."""
     latest = turns[-limits.max_repeats :] if limits.max_repeats else []
     # Compare actions, not the thoughts before them; a reply without an action is compared as a whole.

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from pydantic import Field
 
@@ -79,6 +80,7 @@ class Household(Environment):
     max_turns: ClassVar[int] = 50
     reward_range = (0.0, 1.0)
     shares_loop: ClassVar[bool] = True
+    shares_steps: ClassVar[bool] = True
 
     class Options(Config):
         """Which games, and how they are shown."""
@@ -102,6 +104,10 @@ class Household(Environment):
         self.thoughts = bool(task.data.get("thoughts", True))
         self.prompt = tool_calls.LINE_PROMPT if self.thoughts else tool_calls.ACTION_PROMPT
         self.ended: dict[str, Any] = {}
+
+    def copy(self) -> Self:
+        game = self.engine.world.game
+        return deepcopy(self, {id(kept): kept for kept in (self.task, game)})
 
     @classmethod
     def tasks(cls, options: Config, *, split: str = "train", seed: int = 0) -> Iterator[Task]:

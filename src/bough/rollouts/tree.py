@@ -1,0 +1,219 @@
+"""The rollout tree: attempts at one task are played together while they have said and seen the same.
+
+A branch is one conversation, one row of the engine and one record for all of its attempts. It parts where they
+draw different replies, or see different things after the same reply. Each attempt gets the record that it would
+get alone. An environment that `shares_steps` is stepped once for a branch and copied where that parts; of any
+other each attempt has its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import cast
+
+from bough.config.groups import LimitsConfig
+from bough.engines.base import Answer, ContextFullError, EngineError
+from bough.engines.chat import TemplateChat, TemplateEngine
+from bough.environments.base import Environment, EnvironmentFailedError, Observation
+from bough.environments.isolated import Isolated
+from bough.environments.registry import OwnAgent
+from bough.rollouts.episode import Agent, Episode, ModelAgent, given_up
+from bough.types import Task, Trajectory
+
+Played = tuple[Trajectory, list[tuple[int, bytes]]]
+Ended = Callable[[int, Played | BaseException], None]
+FAILURES = (EnvironmentFailedError, EngineError)
+
+
+@dataclass(frozen=True)
+class Player:
+    """One attempt: the id of its record, its seed, and its name in the engine."""
+
+    id: str
+    seed: int
+    episode: str
+
+
+@dataclass(eq=False)
+class Branch:
+    """Attempts that have said and seen the same so far. `environments` has that of each, by the attempt's place."""
+
+    record: Episode
+    environments: dict[int, Isolated]
+    chat: TemplateChat
+
+
+def can_share(environment_class: type[Environment], agent: Agent) -> bool:
+    """Whether attempts of this agent can be played together."""
+    engine = agent.engine if isinstance(agent, ModelAgent) else None
+    token_engine = engine.tokens if isinstance(engine, TemplateEngine) else None
+    return hasattr(token_engine, "generate_each") and not issubclass(environment_class, OwnAgent)
+
+
+class RolloutTree:
+    """Plays attempts at one task; `ended` gets the record of each by its place, or why there is none.
+
+    A failure of environment or engine says nothing about the agent: the attempt may be played again.
+    """
+
+    def __init__(
+        self,
+        environment_class: type[Environment],
+        task: Task,
+        agent: Agent,
+        players: Sequence[Player],
+        *,
+        limits: LimitsConfig,
+        ended: Ended,
+    ) -> None:
+        self.environment_class, self.task, self.players, self.limits = environment_class, task, players, limits
+        self._engine = cast("TemplateEngine", cast("ModelAgent", agent).engine)
+        self._name, self._ended = agent.name, ended
+        self._max_turns = limits.max_turns or environment_class.max_turns
+
+    async def play(self) -> None:
+        everyone = range(len(self.players))
+        made = [
+            Isolated(self.environment_class, self.task, step_timeout_s=self.limits.step_timeout_s)
+            for _ in (everyone[:1] if self.environment_class.shares_steps else everyone)
+        ]
+        environments = {place: made[place % len(made)] for place in everyone}
+        try:
+            begun = await self._observe(environments, Isolated.start)
+        except FAILURES as error:
+            await self._leave(environments)
+            for place in everyone:
+                self._ended(place, error)
+            return
+        except BaseException:
+            await self._leave(environments)
+            raise
+        limit_s = self.limits.episode_timeout_s
+        self._deadline = None if limit_s is None else asyncio.get_running_loop().time() + limit_s
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                for observation, mine in begun:
+                    named = [(self.players[one].episode, self.players[one].seed) for one in mine]
+                    branch = Branch(Episode("", self.task), mine, TemplateChat(self._engine, *named))
+                    self._group.create_task(self._grow(branch, seen=observation))
+        except ExceptionGroup as several:
+            raise several.exceptions[0] from None
+
+    async def _grow(self, branch: Branch, answer: Answer | None = None, seen: Observation | None = None) -> None:
+        """Plays a branch from its newest reply, or from what was seen after it, until it ends or nobody is in it."""
+        record = branch.record
+        failure: Exception | None = None
+        try:
+            if seen is not None:
+                self._take(record, answer, seen)
+                answer = None
+            async with asyncio.timeout_at(self._deadline) as clock:
+                while branch.environments and record.stop is None:
+                    if answer is None and len(record.turns) >= self._max_turns:
+                        record.stop = "max_turns"
+                        break
+                    answer = answer or await self._answer(branch)
+                    if answer is not None:
+                        await self._step(branch, answer)
+                        answer = None
+        except TimeoutError as error:
+            record.stop = "episode_timeout"
+            if not clock.expired():
+                failure = EngineError(f"the answer raised {type(error).__name__}: {error}")
+        except ContextFullError:
+            record.stop = "context_full"
+        except FAILURES as error:
+            failure = error
+        finally:
+            await self._leave(branch.environments)
+        self._record(branch, failure)
+
+    async def _answer(self, branch: Branch) -> Answer | None:
+        """The reply that all in the branch gave. None where they parted: each reply has a branch of its own then."""
+        record, order = branch.record, list(branch.environments)
+        async with aclosing(branch.chat.answers(list(record.messages), record.tools)) as answers:
+            async for places, answer, chat in answers:
+                if len(places) == len(order):
+                    return answer
+                mine = {order[place]: branch.environments[order[place]] for place in places}
+                if self.environment_class.shares_steps and len(mine) < len(branch.environments):
+                    mine = dict.fromkeys(mine, await next(iter(mine.values())).copy())
+                for one in mine:
+                    del branch.environments[one]
+                self._group.create_task(self._grow(Branch(record.copy(), mine, chat), answer))
+        return None
+
+    async def _step(self, branch: Branch, answer: Answer) -> None:
+        """Acts on a reply. Attempts that see something else than the first have branches of their own from here on."""
+        order = list(branch.environments)
+        seen = await self._observe(branch.environments, lambda one: one.step(answer.message))
+        before, chat = branch.record.copy() if len(seen) > 1 else branch.record, branch.chat
+        for number, (observation, mine) in enumerate(seen):
+            part = chat.part([order.index(one) for one in mine])
+            if number:
+                self._group.create_task(self._grow(Branch(before.copy(), mine, part), answer, observation))
+                continue
+            branch.chat, branch.environments = part, mine
+        if seen:
+            self._take(branch.record, answer, seen[0][0])
+        else:
+            branch.environments = {}
+
+    async def _observe(
+        self, environments: dict[int, Isolated], act: Callable[[Isolated], Awaitable[Observation]]
+    ) -> list[tuple[Observation, dict[int, Isolated]]]:
+        """What the environments show, each with the attempts that see it. Attempts whose environment fails are over."""
+        several: dict[Isolated, list[int]] = {}
+        for place, environment in environments.items():
+            several.setdefault(environment, []).append(place)
+        if (len(several) == 1 and len(environments) == 1) or self.environment_class.shares_steps:
+            return [(await act(next(iter(several))), environments)]
+        results = await asyncio.gather(*map(act, several), return_exceptions=True)
+        seen: list[tuple[Observation, dict[int, Isolated]]] = []
+        for (environment, places), result in zip(several.items(), results, strict=True):
+            mine = dict.fromkeys(places, environment)
+            if isinstance(result, FAILURES):
+                await self._leave(mine)
+                for place in places:
+                    self._ended(place, result)
+            elif isinstance(result, BaseException):
+                raise result
+            elif same := next((others for observation, others in seen if observation == result), None):
+                same.update(mine)
+            else:
+                seen.append((result, mine))
+        return seen
+
+    def _take(self, record: Episode, answer: Answer | None, observation: Observation) -> None:
+        if answer is None:
+            record.begin(observation)
+            return
+        record.take(answer, observation)
+        if record.stop is None:
+            record.stop = given_up(record.turns, self.limits)
+
+    async def _leave(self, environments: dict[int, Isolated]) -> None:
+        """Releases what attempts hold that are over."""
+        for place in environments:
+            self._engine.tokens.release(self.players[place].episode)
+        for environment in set(environments.values()):
+            await environment.close()
+
+    def _record(self, branch: Branch, failure: Exception | None) -> None:
+        """The record of each attempt in a branch that is over. They have it in common but for their ids."""
+        record, first = branch.record, None
+        for place in branch.environments:
+            record.id = self.players[place].id
+            try:
+                if first is None and failure is None:
+                    first = record.trajectory(self._name)
+            except EnvironmentFailedError as error:
+                failure = error
+            if first is None or failure is not None:
+                self._ended(place, failure or EngineError("there is no record"))
+                continue
+            own = first.model_copy(update={"id": record.id, "info": dict(first.info)})
+            self._ended(place, (own, list(record.images)))
