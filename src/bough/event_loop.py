@@ -29,6 +29,7 @@ from bough.ledger import plural
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+CLEAN_UP_S = 30.0
 
 
 class BackgroundLoop:
@@ -56,7 +57,9 @@ class BackgroundLoop:
             for task in others:
                 if not task.cancelling():  # a second time would interrupt how it cleans up
                     task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLEAN_UP_S):  # cancels again what has swallowed a cancellation
+                    await asyncio.gather(*others, return_exceptions=True)
             await self.loop.shutdown_asyncgens()
             await self.loop.shutdown_default_executor()
 

@@ -91,17 +91,25 @@ def post(url: str, content: Any) -> Any:
         return json.load(response)
 
 
-def test_what_a_server_records_is_exact_and_every_command_reads_it(model: bough.LoadedModel, tmp_path: Path):
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_server_records_is_exact_and_every_command_reads_it(
+    stream: bool, model: bough.LoadedModel, tmp_path: Path
+):
     with bough.serve(model, tmp_path / "recorded", max_new_tokens=6) as server:
         for number in range(2):
             url = server.session(f"s{number}")
             ai = client_of(url)
             messages: list[Any] = [user("Hello")]
             for _ in range(2):
-                answer = ai.chat.completions.create(model="any", messages=messages, temperature=0.5)
-                messages += [answer.choices[0].message, user("More.")]
+                answer = ai.chat.completions.create(model="any", messages=messages, temperature=0.5, stream=stream)
+                if stream:
+                    pieces = [chunk.choices[0].delta.content or "" for chunk in answer]
+                    messages += [{"role": "assistant", "content": "".join(pieces)}, user("More.")]
+                else:
+                    messages += [answer.choices[0].message, user("More.")]
             post(f"{url.removesuffix('/v1')}/end", {"success": number == 0, "task": "greet"})
     records = [record for record in bough.read(tmp_path / "recorded") if isinstance(record, bough.Trajectory)]
+    assert [turn.prompt for turn in records[0].turns] == [None, None], "what was sent is recognised"
     first, second = records[0].turns[0].call, records[0].turns[1].call
     assert first is not None and second is not None
     whole = first.prompt_ids + first.completion_ids
@@ -110,28 +118,6 @@ def test_what_a_server_records_is_exact_and_every_command_reads_it(model: bough.
     assert list(bough.validate(tmp_path / "recorded")) == []
     assert len(bough.groups(records)) == 1 and len(bough.pairs(records)) >= 1
     assert len(model.calls(records[0])[0]) == 2
-
-
-def test_a_stream_is_what_was_sampled_and_the_record_is_exact(model: bough.LoadedModel, tmp_path: Path):
-    with bough.serve(model, tmp_path / "recorded", max_new_tokens=12) as server:
-        ai = client_of(server.session("s"))
-        messages: list[Any] = [user("Hello")]
-        for seed in (1, 2):
-            pieces, finish = list[str](), None
-            for chunk in ai.chat.completions.create(model="any", messages=messages, stream=True, seed=seed):
-                finish = chunk.choices[0].finish_reason
-                if text := chunk.choices[0].delta.content:
-                    pieces.append(text)
-            assert pieces and finish == "length"
-            messages += [{"role": "assistant", "content": "".join(pieces)}, user("More.")]
-        post(f"{server.session('s').removesuffix('/v1')}/end", {})
-    [record] = [record for record in bough.read(tmp_path / "recorded") if isinstance(record, bough.Trajectory)]
-    assert [turn.prompt for turn in record.turns] == [None, None], "what was streamed is recognised"
-    assert [turn.reply.content for turn in record.turns] == [messages[1]["content"], messages[3]["content"]]
-    first, second = record.turns[0].call, record.turns[1].call
-    assert first is not None and second is not None
-    whole = first.prompt_ids + first.completion_ids
-    assert second.prompt_ids[: len(whole)] == whole
 
 
 def test_branches_are_trained_on_their_own_tokens_and_can_be_built_again(model: bough.LoadedModel, tmp_path: Path):
@@ -153,7 +139,9 @@ def test_branches_are_trained_on_their_own_tokens_and_can_be_built_again(model: 
     assert [call.prompt_ids for call in built] == [call.prompt_ids for call in calls]
 
 
-def test_a_folder_of_another_model_is_refused(model: bough.LoadedModel, tmp_path: Path):
+def test_a_folder_of_another_model_is_refused_but_not_that_of_a_failed_start(model: bough.LoadedModel, tmp_path: Path):
+    with pytest.raises(bough.BoughError, match="cannot be reached"):
+        bough.serve("other", tmp_path, engine="openai", base_url="http://127.0.0.1:9/v1")
     bough.serve(model, tmp_path).close()
     with pytest.raises(bough.InputError, match="recorded with different settings"):
         bough.serve("smollm2", tmp_path)

@@ -14,6 +14,7 @@ from bough.commands.table import Command
 from bough.config.base import setting
 from bough.config.groups import ReportConfig
 from bough.config.keywords import make_config, settings_of
+from bough.engines.load import need_server
 from bough.errors import InputError
 from bough.ledger import plural
 from bough.terminal import console
@@ -122,11 +123,7 @@ def export_configured(config: ViewConfig) -> Written:
 
 
 def _answers(config: ViewConfig) -> FolderAnswers:
-    try:
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError:
-        raise InputError("the viewer needs starlette and uvicorn; pip install 'bough[viewer]'") from None
+    need_server()
     from bough.report.viewer.contents import Root
     from bough.report.viewer.index import Index
     from bough.report.viewer.server import FolderAnswers

@@ -34,8 +34,7 @@ from bough.chat.tool_calls import reply_text
 from bough.config.groups import AgentConfig, LimitsConfig, SamplingConfig
 from bough.data.base import row_error
 from bough.engines.base import Answer, Chat, ContextFullError, Engine, EngineError, ModelChat
-from bough.engines.load import load_engine
-from bough.engines.server.app import Endpoint, listen, need_server
+from bough.engines.load import load_engine, need_server
 from bough.engines.server.session import Session, SessionConfig
 from bough.engines.server.store import Recorder, SessionOutcome, trajectory_of
 from bough.environments.base import Environment, EnvironmentFailedError, Observation, blame
@@ -316,7 +315,7 @@ class AgentEndpoint:
 
     def __init__(self) -> None:
         need_server()
-        from bough.engines.server.app import LOOPBACK_NAMES, Access, make_app
+        from bough.engines.server.app import LOOPBACK_NAMES, Access, Endpoint, listen, make_app
 
         self.recorder = Recorder()
         self.http = Endpoint(make_app(self.recorder, Access(LOOPBACK_NAMES), model="bough"), listen("127.0.0.1", 0))

@@ -347,17 +347,19 @@ class Scheduler:
         """Lets in who can run now, oldest first."""
         num_running = sum(1 for _ in self.running())
         passed_by: list[Request] = []
-        while self.waiting and num_running < self.max_running:
-            request = self.waiting.popleft()
-            resident = self.residents.get(request.episode)
-            if (resident and resident.request) or self._is_being_computed(request):
-                passed_by.append(request)
-            elif self._enter(request):
-                num_running += 1
-            else:
-                self.waiting.appendleft(request)
-                break
-        self.waiting.extendleft(reversed(passed_by))
+        try:
+            while self.waiting and num_running < self.max_running:
+                request = self.waiting[0]  # until it is admitted: its caller must hear of it if that fails
+                resident = self.residents.get(request.episode)
+                if (resident and resident.request) or self._is_being_computed(request):
+                    passed_by.append(request)
+                elif self._enter(request):
+                    num_running += 1
+                else:
+                    break
+                self.waiting.popleft()
+        finally:
+            self.waiting.extendleft(reversed(passed_by))
 
     def spans(self, most_tokens: int) -> list[Span]:
         """What to compute now: the next token of everyone who draws, and `most_tokens` of prompts."""
@@ -405,10 +407,11 @@ class Scheduler:
         if self.store.cost(request.most) > resident.capacity:
             if not self._make_room(request, resident, keep=source):
                 return False
-            self.spent -= resident.capacity
+            before = resident.capacity
             del resident.ids[known:]
             self.store.allocate(resident, request.most)
-            self.spent += resident.capacity
+            self.spent += resident.capacity - before
+            self.residents[request.episode] = resident  # from here on a failure below frees it
         del resident.ids[known:]
         self.num_kept += known
         if source is not None and source in self.residents.values():
@@ -418,7 +421,6 @@ class Scheduler:
         self.store.own(resident, len(resident.ids))
         self.num_prefilled += len(request.prompt_ids) - len(resident.ids)
         resident.request = request
-        self.residents[request.episode] = resident
         return True
 
     def _make_room(self, request: Request, resident: Resident, keep: Resident | None) -> bool:
