@@ -49,7 +49,7 @@ import sys
 from bough.cli import main
 for name in {["", *table.TABLE]!r}:
     main([*name.split(), "--help"])
-    heavy = {{"torch", "transformers", "pyarrow", "datasets", "peft"}} & set(sys.modules)
+    heavy = {{"torch", "transformers", "pyarrow", "datasets", "peft", "starlette"}} & set(sys.modules)
     if heavy:
         sys.exit(f"bough {{name}} --help loads {{heavy}}")
 """

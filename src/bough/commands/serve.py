@@ -6,7 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import yaml
 from pydantic import Field
@@ -31,9 +31,6 @@ from bough.files import derived_seed, json_digest, without_absolute, write_atomi
 from bough.rollouts.episode import ModelAgent, play
 from bough.terminal import console
 from bough.types import Task, Trajectory
-
-if TYPE_CHECKING:
-    from bough.engines.server.app import Endpoint
 
 
 class ServedModelConfig(AgentConfig):
@@ -95,7 +92,7 @@ class RecordingServer:
         self._listening = listen(config.host, config.port)
         self._engine, self._owns_engine = engine, engine is None
         self._store: Store | None = None
-        self._endpoint: Endpoint | None = None
+        self._endpoint: Any = None  # an `Endpoint`, once it answers
         self._loop = BackgroundLoop("bough-serve")
         try:
             self._loop.run(self._start())
@@ -106,12 +103,11 @@ class RecordingServer:
 
     @property
     def base_url(self) -> str:
-        assert self._endpoint is not None
-        return self._endpoint.base_url()
+        return str(self._endpoint.base_url())
 
     def session(self, name: str) -> str:
         """The base URL of a session."""
-        return f"{self.base_url.removesuffix('/v1')}/s/{name}/v1"
+        return str(self._endpoint.base_url(name))
 
     async def _start(self) -> None:
         """Loads the model and begins to answer."""
