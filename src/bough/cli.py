@@ -1,6 +1,6 @@
 """The command line: `bough COMMAND …`. A command is a Config and a function, imported when it is used.
 
-Exit codes: 0 done, 1 the work failed, 2 the user's input was wrong, 130 interrupted, by Ctrl-C or SIGTERM.
+Exit codes: 0 done, 1 the work failed, 2 the user's input was wrong, 130 interrupted, by Ctrl-C, SIGTERM or SIGHUP.
 """
 
 from __future__ import annotations
