@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from bough.errors import InputError
 from bough.report.viewer import index as module
 from bough.report.viewer.contents import Root
 from bough.report.viewer.index import Index, counts, lines_of_task, neighbours, records
@@ -71,11 +72,15 @@ def test_a_file_that_was_cut_is_read_anew(tmp_path: Path, make_index: Make):
     assert names(index) == ["a#0"]
 
 
-def test_bad_rows_are_counted_by_reason_and_the_rest_is_shown(tmp_path: Path, make_index: Make):
+def test_bad_rows_are_counted_once_and_the_rest_is_shown(tmp_path: Path):
     file = write(tmp_path / "run/a.jsonl", trajectory("a#0", ["look"]))
-    with file.open("ab") as stream:
-        stream.write(b"nonsense\n[]\n{}\n")
-    index = make_index(tmp_path / "run")
+    file.write_bytes(b"nonsense\n[]\n{}\n" + file.read_bytes())
+    index = Index(Root(tmp_path / "run"))
+    index._db.execute("PRAGMA query_only = 1")
+    with pytest.raises(InputError, match=r"bough-view-.* cannot be written: .*; set TMPDIR"):
+        index.catch_up()
+    index._db.execute("PRAGMA query_only = 0")
+    index.catch_up()
     assert names(index) == ["a#0"]
     assert index.problems() == [{"file": "a.jsonl", "reasons": {"not_json": 2, "unknown_format": 1}}]
 
@@ -90,7 +95,7 @@ def test_it_indexes_in_the_background(tmp_path: Path):
             time.sleep(0.02)
         assert records(index, {})["total"] == 450
     finally:
-        index.stop()
+        index.close()
 
 
 @pytest.fixture
