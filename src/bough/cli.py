@@ -130,9 +130,10 @@ def _interrupted(arguments: Sequence[str], what: str) -> str:
     name = arguments[0] if arguments else ""
     if name in table.RESUMED:
         return f"{what} The same command resumes."
-    stage = table.command(name).stage if name in table.names() else None
-    if stage is not None and stage.resumes:
-        return f"{what} The same command with --resume continues from the newest checkpoint."
+    with contextlib.suppress(Exception):  # a library whose import was interrupted may fail in any way
+        stage = table.command(name).stage if name in table.names() else None
+        if stage is not None and stage.resumes:
+            return f"{what} The same command with --resume continues from the newest checkpoint."
     return what
 
 

@@ -32,6 +32,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.usefixtures("temporary")
 def test_a_page_is_exported_into_one_file(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     file = tmp_path / "page.html"
     assert main(["view", str(run), "--export", str(file), "--max-records", "1"]) == 0
@@ -40,7 +41,8 @@ def test_a_page_is_exported_into_one_file(run: Path, tmp_path: Path, capsys: pyt
     assert file.read_text().startswith("<!doctype html>")
     assert main(["view", str(run), "--export", str(file)]) == 2
     assert "--overwrite" in capsys.readouterr().err
-    assert main(["view", str(run), "--export", str(file), "--overwrite"]) == 0
+    written = bough.export_page(run, file, max_records=1, overwrite=True)
+    assert (written.records, written.left_out) == (2, 1)
 
 
 def test_another_address_than_loopback_is_refused_without_the_flag(run: Path, capsys: pytest.CaptureFixture[str]):
@@ -74,11 +76,3 @@ def test_a_folder_is_served_until_the_viewer_is_closed(run: Path):
         wait_for(viewer.address)
     with pytest.raises(URLError):
         urlopen(viewer.address, timeout=2)
-
-
-@pytest.mark.usefixtures("temporary")
-def test_the_function_writes_the_same_page(run: Path, tmp_path: Path):
-    written = bough.export_page(run, tmp_path / "page.html", max_records=1)
-    assert (written.records, written.left_out) == (2, 1)
-    with pytest.raises(bough.InputError, match="exists"):
-        bough.export_page(run, tmp_path / "page.html")

@@ -487,11 +487,9 @@ def read_tasks(path: Path, environment: str) -> Iterator[Task]:
                     continue
                 try:
                     row = parse(content)
-                    if isinstance(row.get("data"), dict) and isinstance(row.get("id"), str):
-                        task = Task.model_validate({**row, "environment": environment})
-                    else:
-                        name = str(row.get("id") or json_digest(row, size=6))
-                        task = Task(id=name, environment=environment, data=row)
+                    if not (isinstance(row.get("data"), dict) and isinstance(row.get("id"), str)):
+                        row = {"id": str(row.get("id") or json_digest(row, size=6)), "data": row}
+                    task = Task.model_validate({**row, "environment": environment})
                 except (RowError, ValidationError) as error:
                     why = row_error(error) if isinstance(error, ValidationError) else error
                     problems.append(f"{file}:{number}: {why}")

@@ -49,7 +49,7 @@ def test_half_a_line_is_waited_for(tmp_path: Path, make_index: Make):
     assert names(index) == ["a#0", "b#0"]
 
 
-def test_a_file_that_was_replaced_is_read_anew(tmp_path: Path, make_index: Make):
+def test_a_file_that_was_replaced_or_cut_is_read_anew(tmp_path: Path, make_index: Make):
     file = write(tmp_path / "run/a.jsonl", trajectory("a#0", ["look"]), trajectory("b#0", ["look"]))
     index = make_index(tmp_path / "run")
     beside = write(
@@ -58,18 +58,12 @@ def test_a_file_that_was_replaced_is_read_anew(tmp_path: Path, make_index: Make)
     beside.rename(file)
     index.catch_up()
     assert names(index) == ["c#0", "a#0", "b#0"]
+    file.write_bytes(file.read_bytes().splitlines(keepends=True)[0])
+    index.catch_up()
+    assert names(index) == ["c#0"]
     file.unlink()
     index.catch_up()
     assert names(index) == []
-
-
-def test_a_file_that_was_cut_is_read_anew(tmp_path: Path, make_index: Make):
-    file = write(tmp_path / "run/a.jsonl", trajectory("a#0", ["look"]), trajectory("b#0", ["look"]))
-    index = make_index(tmp_path / "run")
-    first = file.read_bytes().splitlines(keepends=True)[0]
-    file.write_bytes(first)
-    index.catch_up()
-    assert names(index) == ["a#0"]
 
 
 def test_bad_rows_are_counted_once_and_the_rest_is_shown(tmp_path: Path):
