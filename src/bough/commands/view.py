@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -116,10 +117,10 @@ def export_configured(config: ViewConfig) -> Written:
     assert config.export is not None
     if config.export.exists() and not config.overwrite:
         raise InputError(f"{config.export} exists; give another --export or --overwrite")
-    answers = _answers(config)
-    from bough.report.viewer.server import export
+    with closing(_answers(config)) as answers:
+        from bough.report.viewer.server import export
 
-    return export(answers, config.export, config.max_records)
+        return export(answers, config.export, config.max_records)
 
 
 def _answers(config: ViewConfig) -> FolderAnswers:

@@ -18,11 +18,10 @@ from bough.config.base import setting
 from bough.config.groups import ReportConfig
 from bough.data.reader import Reader
 from bough.errors import InputError
-from bough.evaluation.results import ModelResult
 from bough.experiments.recipe import read_settings
 from bough.files import cache_folder, nearby, refuse_links, write_atomically
 from bough.ledger import plural
-from bough.report.evaluated import Evaluation, Measured, Subject, find_subject, measured, model_of, section, shortened
+from bough.report.evaluated import Measured, Subject, find_subject, measured, model_of, section, shortened
 from bough.report.lineage import BaseModel, Lineage, Stage, base_model, code, fenced, plain, read_json, table
 from bough.terminal.console import printable
 from bough.types import Trajectory
@@ -433,18 +432,13 @@ def _conversation(subject: Subject, template: ChatTemplate) -> tuple[list[Spoken
 
 
 def _sampling(subject: Subject) -> str:
-    for _, model in _own(subject):
-        tokens, temperature = model.settings.get("max_new_tokens"), model.settings.get("temperature")
-        if isinstance(tokens, int) and isinstance(temperature, int | float | None):
-            how = f"do_sample=True, temperature={temperature}" if temperature else "do_sample=False"
-            return f"max_new_tokens={tokens}, {how}"
-    return "max_new_tokens=256, do_sample=False"
-
-
-def _own(subject: Subject) -> Iterator[tuple[Evaluation, ModelResult]]:
-    """The evaluations of these weights."""
+    """As in the first evaluation of these weights that names it."""
     for evaluation in subject.evaluations:
         for model in evaluation.results.models:
             weights = model_of(model, evaluation)
-            if weights is not None and weights.resolve() == subject.weights.resolve():
-                yield evaluation, model
+            own = weights is not None and weights.resolve() == subject.weights.resolve()
+            tokens, temperature = model.settings.get("max_new_tokens"), model.settings.get("temperature")
+            if own and isinstance(tokens, int) and isinstance(temperature, int | float | None):
+                how = f"do_sample=True, temperature={temperature}" if temperature else "do_sample=False"
+                return f"max_new_tokens={tokens}, {how}"
+    return "max_new_tokens=256, do_sample=False"

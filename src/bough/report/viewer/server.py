@@ -44,8 +44,7 @@ def make_app(answers: FolderAnswers, door: Door) -> Guard:
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         answers.index.start()
         yield
-        answers.index.stop()
-        answers.models.renderer.close()
+        answers.close()
 
     # Plain functions run in threads of their own, so a slow answer does not delay others.
     def api(request: Request) -> Response:
@@ -119,6 +118,11 @@ class FolderAnswers:
             "evaluation": lambda asked: evaluation(index, asked.get("folder", "")),
             "evolution": lambda asked: evolution(index, asked.get("folder", "")),
         }
+
+    def close(self) -> None:
+        """Ends the indexing and the process that renders, and removes the index."""
+        self.index.close()
+        self.models.renderer.close()
 
     def image(self, asked: Asked) -> tuple[bytes, str]:
         """A screenshot and its media type."""
