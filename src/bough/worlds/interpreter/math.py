@@ -247,11 +247,10 @@ def _not_an_answer(answer: str, gold: str) -> str | None:
         return "a list is not an answer here"
     if listed and "," not in answer and not _LISTING.search(answer):
         return "it is one answer of several"
-    if gold.startswith(("(", "[", "\\{")) and _UNION.search(answer) and not _UNION.search(gold):
-        return LEFT
     if _BRACKETED.fullmatch(gold) and answer.startswith("\\{"):
         return "a set is not an answer here"
-    if _calculates(_BOTH_SIGNS.sub("+", answer)) and not _calculates(_BOTH_SIGNS.sub("+", gold)):
+    unites = gold.startswith(("(", "[", "\\{")) and _UNION.search(answer) and not _UNION.search(gold)
+    if unites or (_calculates(_BOTH_SIGNS.sub("+", answer)) and not _calculates(_BOTH_SIGNS.sub("+", gold))):
         return LEFT
     named = [_unnamed(part) for part in _LISTING.split(answer)]
     one_name = len({name for name, _ in named}) == 1 and named[0][0]  # x = 1 or x = 2
