@@ -39,7 +39,8 @@ from bough.types import Message, Task
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-Act, Read = Callable[[], Any], Callable[[Any], Any]
+Act = Callable[[], Any]
+Read = Callable[[Any], Any]
 # Time limit of `close` and `shutdown`.
 CLOSE_TIMEOUT_S = 10.0
 
