@@ -259,13 +259,14 @@ async def play(
     record = Episode(id, task)
     environment = Isolated(environment_class, task, step_timeout_s=limits.step_timeout_s)
     chat: Chat | None = None
+    clock: asyncio.Timeout | None = None
     try:
         record.begin(await environment.start())
         chat = agent.enter(environment, episode=episode or id, seed=seed)
         async with asyncio.timeout(limits.episode_timeout_s) as clock:
             await _turns(record, environment, chat, limits)
     except TimeoutError as error:
-        if not clock.expired():
+        if clock is None or not clock.expired():
             raise EngineError(f"the answer raised {type(error).__name__}: {error}") from error
         record.stop = "episode_timeout"
     except ContextFullError:
