@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bough.errors import InputError
 from bough.models.resolve import load_tokenizer
-from bough.policy.adapters import ACTOR, HASHED_WHOLE, AdapterWeights, Lora, grow, read_shape, weights_digest
+from bough.policy.adapters import ACTOR, HASHED_WHOLE, AdapterWeights, Lora, grow, weights_digest
 from bough.policy.load import load_model, save_policy
 from bough.policy.policy import Policy
 from bough.types import Call
@@ -176,14 +176,6 @@ def test_what_cannot_be_grown_is_said(tmp_path: Path):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"use_dora": True}))
     with pytest.raises(InputError, match="use_dora cannot be grown"):
         grown(tmp_path, Lora(r=8))
-    with pytest.raises(InputError, match=r"adapter_config\.json is missing"):
-        read_shape(tmp_path / "none")
-    path.write_text("{")
-    with pytest.raises(InputError, match="cannot be read as JSON"):
-        read_shape(tmp_path)
-    path.write_text('{"peft_type": "IA3"}')
-    with pytest.raises(InputError, match="adapter of type IA3"):
-        read_shape(tmp_path)
 
 
 def of(weight: Tensor, name: str = "a") -> str:

@@ -34,7 +34,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from itertools import chain, starmap
 from pathlib import Path
 from types import MethodType
@@ -222,7 +222,7 @@ def cache_name(
     limits = [builder.max_length, builder.stride, builder.context]
     hasher = hashlib.sha256()
     for part in (
-        *(f"{name} {_version(name)}" for name in LIBRARIES),
+        *(f"{name} {version(name)}" for name in LIBRARIES),
         _digest_of(file for name in CODE for file in sorted((SOURCE / name).rglob("*.py")) or [SOURCE / name]),
         *places,
         _digest_of(Path(str(file)) for file in code),
@@ -267,13 +267,6 @@ def _digest_of(paths: Iterable[Path]) -> str:
         with open_file(path) as file:
             hasher.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode("utf-8", "replace"))
     return hasher.hexdigest()
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "?"
 
 
 # The stored form.
