@@ -102,7 +102,9 @@ class Checkpoint:
                 count,
             )
         if rank < len(randomness):
-            _set_random_state(randomness[rank])
+            torch.set_rng_state(randomness[rank]["cpu"])
+            if "cuda" in randomness[rank] and torch.cuda.is_available():
+                torch.cuda.set_rng_state(randomness[rank]["cuda"])
         return counters
 
     def damaged(self, why: str) -> InputError:
@@ -200,12 +202,6 @@ def _random(tensors: dict[str, Tensor], processes: Any) -> list[dict[str, Tensor
         if state["cpu"].shape != torch.get_rng_state().shape:
             raise ValueError(f"the random state of process {rank} has another size than this machine's")
     return states
-
-
-def _set_random_state(state: Mapping[str, Tensor]) -> None:
-    torch.set_rng_state(state["cpu"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])
 
 
 # Writes checkpoints in the background: training continues as soon as their tensors are copied.
