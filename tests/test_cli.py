@@ -49,7 +49,7 @@ import sys
 from bough.cli import main
 for name in {["", *table.TABLE]!r}:
     main([*name.split(), "--help"])
-    heavy = {{"torch", "transformers", "pyarrow", "datasets", "peft"}} & set(sys.modules)
+    heavy = {{"torch", "transformers", "pyarrow", "datasets", "peft", "starlette"}} & set(sys.modules)
     if heavy:
         sys.exit(f"bough {{name}} --help loads {{heavy}}")
 """
@@ -207,11 +207,13 @@ def test_a_forked_process_ends_by_sigterm_as_ever(dispatched: Any):
     ],
 )
 def test_an_interrupt_says_how_to_resume(
-    words: list[str], said: str, dispatched: Any, capsys: pytest.CaptureFixture[str]
+    words: list[str], said: str, dispatched: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     dispatched(failing(KeyboardInterrupt()))
     assert cli.main(words) == 130
     assert capsys.readouterr().err.startswith(said)
+    monkeypatch.setattr(cli.table, "command", failing(AttributeError("a module whose import was interrupted")))
+    assert cli.main(words) == 130
 
 
 def test_commands_that_resume_if_asked_have_the_flag():

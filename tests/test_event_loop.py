@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -160,6 +161,20 @@ def test_a_background_loop_continues_between_calls_and_cleans_up_when_it_is_clos
     background.close()
     background.close()
     assert events[-1] == "end" and task.cancelled()
+
+
+def test_what_swallows_a_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch):
+    async def stubborn() -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(event_loop, "CLEAN_UP_S", 0.01)
+    background = event_loop.BackgroundLoop()
+    work = asyncio.run_coroutine_threadsafe(stubborn(), background.loop)
+    background.run(double(1))
+    background.close()
+    assert work.cancelled()
 
 
 def test_what_cleans_up_already_is_not_cancelled_a_second_time():

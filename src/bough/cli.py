@@ -1,6 +1,6 @@
 """The command line: `bough COMMAND …`. A command is a Config and a function, imported when it is used.
 
-Exit codes: 0 done, 1 the work failed, 2 the user's input was wrong, 130 interrupted, by Ctrl-C or SIGTERM.
+Exit codes: 0 done, 1 the work failed, 2 the user's input was wrong, 130 interrupted, by Ctrl-C, SIGTERM or SIGHUP.
 """
 
 from __future__ import annotations
@@ -130,9 +130,10 @@ def _interrupted(arguments: Sequence[str], what: str) -> str:
     name = arguments[0] if arguments else ""
     if name in table.RESUMED:
         return f"{what} The same command resumes."
-    stage = table.command(name).stage if name in table.names() else None
-    if stage is not None and stage.resumes:
-        return f"{what} The same command with --resume continues from the newest checkpoint."
+    with contextlib.suppress(Exception):  # a library whose import was interrupted may fail in any way
+        stage = table.command(name).stage if name in table.names() else None
+        if stage is not None and stage.resumes:
+            return f"{what} The same command with --resume continues from the newest checkpoint."
     return what
 
 

@@ -29,6 +29,7 @@ from bough.ledger import plural
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+CLEAN_UP_S = 30.0
 
 
 class BackgroundLoop:
@@ -56,7 +57,9 @@ class BackgroundLoop:
             for task in others:
                 if not task.cancelling():  # a second time would interrupt how it cleans up
                     task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLEAN_UP_S):  # cancels again what has swallowed a cancellation
+                    await asyncio.gather(*others, return_exceptions=True)
             await self.loop.shutdown_asyncgens()
             await self.loop.shutdown_default_executor()
 
@@ -226,17 +229,18 @@ def retry_after_s(header: str | None) -> float:
 
 
 # Ctrl-C during training: the run stops where it can resume, with a checkpoint of everything learnt so far.
-# The first SIGINT or SIGTERM is a request: the step that is being computed is finished, a wait for episodes ends, a
+# The first SIGINT, SIGTERM or SIGHUP is a request: the current step is finished, a wait for episodes ends, a
 # checkpoint is saved. The second signal of the same kind raises KeyboardInterrupt wherever the process is. Signals of
 # different kinds are one request: a launcher that got Ctrl-C itself often sends SIGTERM to processes that the
 # terminal has interrupted already.
-# Outside training the command line answers SIGTERM as it answers Ctrl-C (`sigterm_interrupts`).
+# Outside training the command line answers SIGTERM and SIGHUP as it answers Ctrl-C (`sigterm_interrupts`).
 # A thread that no signal reaches, such as that of a learner on a cluster, gets the same request from `request_stop`.
 
 # Handlers that only end the process. Any other that somebody else has installed stays.
 REPLACED: dict[signal.Signals, list[Any]] = {
     signal.SIGINT: [signal.default_int_handler],
     signal.SIGTERM: [signal.SIG_DFL],
+    signal.SIGHUP: [signal.SIG_DFL],
 }
 _active: list[Interrupts] = []
 
@@ -331,8 +335,8 @@ class Interrupts:
 
 @contextmanager
 def sigterm_interrupts() -> Iterator[None]:
-    """Within it SIGTERM does what Ctrl-C does at that moment. A handler that somebody else has installed stays."""
-    process, replaced = os.getpid(), REPLACED[signal.SIGTERM]
+    """Within it SIGTERM and SIGHUP do what Ctrl-C does at that moment. A handler that somebody else installed stays."""
+    process, before = os.getpid(), dict[signal.Signals, Any]()
 
     def hear(number: int, frame: FrameType | None) -> None:
         if os.getpid() != process:
@@ -344,16 +348,16 @@ def sigterm_interrupts() -> Iterator[None]:
         else:  # ignored, as in a shell's background jobs
             raise KeyboardInterrupt
 
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) not in replaced:
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, hear)
-    replaced.append(hear)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(number) in REPLACED[number]:
+            before[number] = signal.signal(number, hear)
+            REPLACED[number].append(hear)
     try:
         yield
     finally:
-        replaced.remove(hear)
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            REPLACED[number].remove(hear)
+            signal.signal(number, handler)
 
 
 def _end_fork(number: int) -> None:

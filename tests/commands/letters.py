@@ -5,6 +5,17 @@ from typing import Any
 
 from bough import Environment, Observation, Task, Trajectory
 
+LETTERS = """\
+name: letters
+model: tiny
+defaults: {environment: WriteLetter, max_new_tokens: 4, tasks: 3}
+stages:
+  - collect: {model: expert}
+  - demos: {}
+  - sft: {max_steps: 1, learning_rate: 1.0e-3}
+  - eval: {}
+"""
+
 
 class WriteLetter(Environment):
     """One turn; a reply with the letter in it succeeds, and the reward is the letter's share of the reply."""

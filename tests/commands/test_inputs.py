@@ -143,8 +143,9 @@ def test_trajectories_come_from_memory_and_from_files(tmp_path: Path):
 
 
 def test_what_is_no_record_is_named():
-    with pytest.raises(bough.InputError, match="a int is neither a path"):
-        records_of([3])  # type: ignore[list-item]
+    for wrong in (3, {"messages": []}):
+        with pytest.raises(bough.InputError, match=f"a {type(wrong).__name__} is neither a path"):
+            records_of([wrong])  # type: ignore[list-item]
     with pytest.raises(bough.InputError, match="is a path among records"):
         records_of([trajectory(), "runs/x"])
 

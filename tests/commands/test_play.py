@@ -21,7 +21,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 
 def test_actions_of_a_file_are_replayed_a_json_line_a_step(tmp_path: Path, capsys: Any):
     actions = tmp_path / "actions.txt"
-    actions.write_text('1\n\n"x"\n{"action": "2"}\n')
+    actions.write_text('1\n\n""\n{"action": "2"}\n')
     code, out, _ = run(capsys, "play", COUNTING, "--actions", str(actions), "--json")
     rows = [json.loads(line) for line in out.splitlines()]
     assert code == 0 and [row["step"] for row in rows] == [0, 1, 2, 3]

@@ -9,7 +9,7 @@ from bough.cli import main
 from bough.commands.objects import environment_name
 from bough.config.base import flattened
 from bough.config.groups import CollectConfig
-from tests.commands.letters import WriteLetter
+from tests.commands.letters import LETTERS, WriteLetter
 from tests.report import folders
 
 COUNTING = "defaults.environment=tests.environments.worlds:Counting"
@@ -84,18 +84,6 @@ def test_settings_are_printed_as_in_a_recipe(tmp_path: Path, capsys: Any):
     on_file = yaml.safe_load((tmp_path / "mine" / "01-collect" / "config.yaml").read_text())
     assert on_file.pop("command") == "collect"
     assert settings == flattened(CollectConfig, on_file)
-
-
-LETTERS = """\
-name: letters
-model: tiny
-defaults: {environment: WriteLetter, max_new_tokens: 4, tasks: 3}
-stages:
-  - collect: {model: expert}
-  - demos: {}
-  - sft: {max_steps: 1}
-  - eval: {}
-"""
 
 
 def test_all_stages_run_inside_a_running_loop(tmp_path: Path):

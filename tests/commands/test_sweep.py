@@ -9,7 +9,7 @@ import bough
 from bough.cli import main
 from bough.commands.objects import environment_name
 from tests.blocks import ROOT, blocks, lines
-from tests.commands.letters import WriteLetter
+from tests.commands.letters import LETTERS, WriteLetter
 from tests.experiments.counting import ENVIRONMENT, RECIPE
 from tests.standing_in import stand_in
 
@@ -71,18 +71,6 @@ def test_the_ablations_of_environment_feedback_dpo_are_sweeps(capsys: Any):
         "pairs.progress_margin": "36 of 54",
         "pairs.kinds": "45 of 81",
     }
-
-
-LETTERS = """\
-name: letters
-model: tiny
-defaults: {environment: WriteLetter, max_new_tokens: 4, tasks: 3}
-stages:
-  - collect: {model: expert}
-  - demos: {}
-  - sft: {max_steps: 1, learning_rate: 1.0e-3}
-  - eval: {}
-"""
 
 
 def test_trained_models_share_their_demonstrations(tmp_path: Path):

@@ -136,11 +136,12 @@ CALLING = Message(role="assistant", tool_calls=[ToolCall(name="f", arguments={"x
     ("messages", "tools", "aside"),
     [
         ([user(LARGE)], [], True),
+        ([Message(role="user", content="a", hint=LARGE)], [], True),
         ([user("a")], [tool(description=LARGE)], True),
         ([user("a"), CALLING, user("b")], [], True),
         ([user("a")], [tool(enum=["a", 1, 1.5, None])], False),
     ],
-    ids=["content", "tool", "tool-call", "small"],
+    ids=["content", "hint", "tool", "tool-call", "small"],
 )
 def test_a_large_prompt_is_encoded_beside_the_event_loop(messages, tools, aside):
     """The loop serves every other episode and client meanwhile."""

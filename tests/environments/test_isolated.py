@@ -45,8 +45,8 @@ def test_an_abandoned_call_is_collected_in_silence(monkeypatch: pytest.MonkeyPat
 class Waiting(Counting):
     """All that an environment may also answer later."""
 
-    async def choices(self) -> list[str]:
-        return ["1", "2"]
+    async def choices(self) -> Any:
+        return {"1": 0, "2": 0}.keys()
 
     async def action_in(self, reply: str) -> str | None:
         return reply.strip() or None

@@ -142,6 +142,12 @@ def test_a_file_that_is_cut_is_an_input_error_after_its_good_rows(tmp_path: Path
         list(tasks)
 
 
+def test_all_bad_rows_are_named_together(tmp_path: Path):
+    (tmp_path / "tasks.jsonl").write_text('{"goal": 1}\nx\n{"goal": 2}\n{"id": "a", "data": {}, "seed": "x"}\n')
+    with pytest.raises(InputError, match=r"has 2 problems:\n.*tasks\.jsonl:2: .*\n.*tasks\.jsonl:4: \"seed\""):
+        list(read_tasks(tmp_path / "tasks.jsonl", "counting"))
+
+
 def test_a_folder_is_read_shard_by_shard(tmp_path: Path):
     for name, goal in (("b", 2), ("a", 1)):
         (tmp_path / f"{name}.jsonl").write_text(f'{{"goal": {goal}}}\n')

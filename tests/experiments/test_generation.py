@@ -1,6 +1,5 @@
 """A generation on disk is read only if it is whole."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -24,16 +23,16 @@ def test_a_whole_generation_is_read(folder: Path):
     assert (found.number, found.trained, found.used.updates, found.members) == (3, True, 6, ["a", "b"])
 
 
-def test_a_generation_without_one_of_its_members_is_refused(folder: Path):
-    shutil.rmtree(folder / "b")
-    with pytest.raises(InputError, match=r"lacks b/adapter_config.json, .*b/member.json.*delete that folder"):
-        Generation.read(folder)
-
-
 @pytest.mark.parametrize("name", [OPTIMIZER, "adapter_model.safetensors", "member.json"])
 def test_a_member_without_one_of_its_files_is_refused(folder: Path, name: str):
     (folder / "a" / name).unlink()
     with pytest.raises(InputError, match=f"lacks a/{name}; delete"):
+        Generation.read(folder)
+
+
+def test_a_damaged_list_of_files_is_told(folder: Path):
+    (folder / "state.json").write_text('{"used": {}, "losses": {}, "files": {"a": 1}}')
+    with pytest.raises(InputError, match=r"is missing or damaged .*delete that folder"):
         Generation.read(folder)
 
 

@@ -6,7 +6,7 @@ from bough.errors import InputError
 from bough.experiments.lineage import add_generation
 
 
-@pytest.mark.parametrize("line", ["{", "[]", '{"name": "a"}'])
+@pytest.mark.parametrize("line", ["{", "[]", '{"name": "a"}', '{"generation": "0"}'])
 def test_a_changed_lineage_is_named_by_its_line_and_kept(line: str, tmp_path: Path):
     file = tmp_path / "lineage.jsonl"
     text = '{"generation": 0}\n' + line + "\n"

@@ -178,6 +178,8 @@ def test_members_are_compared_on_the_tasks_that_none_of_them_lost():
     found = on_common_tasks(scores)
     assert found["lucky"].fitness == found["better"].fitness == 0.5
     assert found["broken"].fitness == -math.inf and found["lucky"].lost == 1
+    low, high = (Score({"easy": 1.0, "middle": 0.0, "lost": value}).interval() for value in (0.0, 1.0))
+    assert found["lucky"].to_json()["interval"] == [low.low, high.high]
 
 
 def test_a_run_folder_is_found_again_under_its_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

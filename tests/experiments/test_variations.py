@@ -50,8 +50,9 @@ def test_a_seed_moves_all_seeds_and_leaves_the_recipe_alone():
         seed=3, stages=[{"collect": {"seed": 7}}, {"repeat": {"stages": [{"eval": {"seed": 1}}, {"sft": {}}]}}]
     )
     moved = shifted(recipe, 2)
-    assert moved.seed == 5
-    assert moved.stages == [{"collect": {"seed": 9}}, {"repeat": {"stages": [{"eval": {"seed": 3}}, {"sft": {}}]}}]
+    assert moved.seed == 200_009
+    stages = [{"eval": {"seed": 200_007}}, {"sft": {}}]
+    assert moved.stages == [{"collect": {"seed": 200_013}}, {"repeat": {"stages": stages}}]
     assert shifted(recipe, 0) == recipe
 
 

@@ -224,7 +224,8 @@ def test_gradients_are_those_of_the_formula():
         ({"clip_high": -0.1}, "clip_high"),
         ({"clip_high": 0.28, "dual_clip": 1.2}, "above 1.28"),
         ({"averaging": "token-mean"}, "choose one of 'token_mean'"),
-        ({"averaging": "constant_length"}, "needs constant_length on files"),
+        ({"averaging": "constant_length"}, "needs constant_length"),
+        (PLAYED | {"averaging": "constant_length", "train_file": None}, "needs constant_length"),
         ({"step_formula": "bound"}, "choose one of 'bounded'"),
         ({"engine": "vllm"}, "engine vllm needs environment"),
         ({"attempt_weight": 0.5}, "attempt_weight needs advantage state or graph"),
@@ -243,7 +244,7 @@ def test_settings_that_go_together_are_taken():
     GRPOConfig(train_file="groups.jsonl", clip_high=0.28, dual_clip=1.3)
     GRPOConfig(train_file="groups.jsonl", curriculum=True)
     GRPOConfig(train_file="groups.jsonl", averaging="constant_length", constant_length=64)
-    GRPOConfig(**PLAYED, engine="vllm", averaging="constant_length")
+    GRPOConfig(**PLAYED, engine="vllm")
 
 
 def test_a_divergence_needs_a_reference():

@@ -111,11 +111,9 @@ def test_the_mean_of_a_sequence_is_over_all_calls_of_an_attempt():
     assert example.weights == (1 / 8, 1 / 8, 1 / 4) and example.denominator == 2
     by_token = made(with_calls(attempt(1.0, None, None), 3, 5), with_calls(attempt(0.0, None), 4))
     assert by_token.weights == (1.0, 1.0, 1.0) and by_token.denominator == 12
-    played = {"train_file": None, "environment": "household", "max_steps": 1, "max_new_tokens": 16}
-    for more in ({"constant_length": 16}, played, played | {"max_new_tokens": 99, "constant_length": 16}):
-        attempts = with_calls(attempt(1.0, None, None), 3, 5), with_calls(attempt(0.0, None), 4)
-        by_constant = made(*attempts, averaging="constant_length", **more)
-        assert by_constant.weights == (1 / 16,) * 3 and by_constant.denominator == 2
+    attempts = with_calls(attempt(1.0, None, None), 3, 5), with_calls(attempt(0.0, None), 4)
+    by_constant = made(*attempts, averaging="constant_length", constant_length=16)
+    assert by_constant.weights == (1 / 16,) * 3 and by_constant.denominator == 2
 
 
 def test_parts_keep_what_belongs_to_each_call():

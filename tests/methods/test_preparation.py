@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from bough.chat.template import CallBuilder, load_template
 from bough.data.reader import read
 from bough.errors import BoughError, InputError
 from bough.methods import examples
-from bough.methods import examples as example_cache
 from bough.methods.dpo import DPO, DPOConfig
 from bough.methods.examples import cache_name
 from bough.methods.grpo import GRPO, OF_EXAMPLES, GRPOConfig
@@ -120,26 +120,34 @@ def test_the_longest_unused_are_removed(large: Path, monkeypatch: pytest.MonkeyP
     sft(file, CallBuilder(TEMPLATE, max_length=500))
     (old,) = (large / "cache").glob("examples/*/summary.json")
     os.utime(old, (1, 1))
-    monkeypatch.setattr(example_cache, "LIMIT", 0)
+    monkeypatch.setattr(examples, "LIMIT", 0)
     kept = sft(file)
     (left,) = (large / "cache").glob("examples/*/summary.json")
     assert left != old and len(kept.examples) == 15
 
 
-def test_the_name_covers_template_data_settings_and_limits(tmp_path: Path):
+def test_the_name_covers_template_data_settings_limits_and_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     file = episodes(tmp_path)
     other = load_template("tiny")
     other.tokenizer.chat_template += " "
+    (tmp_path / "plugin_maker.py").write_text("from bough.methods.grpo import GRPO\nclass Own(GRPO): ...")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = GRPOConfig(train_file="unused")
+    make, mine = GRPO(config).example, import_module("plugin_maker").Own(config).example
     names = [
-        cache_name(file, {"a": 1}, BUILDER),
-        cache_name(file, {"a": 2}, BUILDER),
-        cache_name(file, {"a": 1}, CallBuilder(other, max_length=512)),
-        cache_name(file, {"a": 1}, CallBuilder(TEMPLATE, max_length=512, stride=0.5)),
-        cache_name(file, {"a": 1}, CallBuilder(TEMPLATE, max_length=512, context=600)),
+        cache_name(file, {"a": 1}, BUILDER, make),
+        cache_name(file, {"a": 2}, BUILDER, make),
+        cache_name(file, {"a": 1}, CallBuilder(other, max_length=512), make),
+        cache_name(file, {"a": 1}, CallBuilder(TEMPLATE, max_length=512, stride=0.5), make),
+        cache_name(file, {"a": 1}, CallBuilder(TEMPLATE, max_length=512, context=600), make),
+        cache_name(file, {"a": 1}, BUILDER, mine),
     ]
-    assert cache_name(file, {"a": 1}, CallBuilder(load_template("tiny"), max_length=512)) == names[0]
+    assert cache_name(file, {"a": 1}, CallBuilder(load_template("tiny"), max_length=512), make) == names[0]
+    (tmp_path / "plugin_maker.py").write_text("another version")
+    names.append(cache_name(file, {"a": 1}, BUILDER, mine))
     file.write_text(file.read_text() + "\n")
-    assert len({*names, cache_name(file, {"a": 1}, BUILDER)}) == len(names) + 1
+    assert len({*names, cache_name(file, {"a": 1}, BUILDER, make)}) == len(names) + 1
+    assert cache_name(file, {"a": 1}, BUILDER, lambda *_: ...) is None
 
 
 class Spy:

@@ -150,6 +150,7 @@ def test_a_server_that_cannot_teach_is_refused(
 ):
     tokenizer = load_template("tiny").tokenizer
     scorer.check(tokenizer)
+    server.models = Reply({}, 404)  # it is not asked where the model's name is known
     tell(server, field, change)
     with pytest.raises(InputError, match=f"cannot be the teacher: it .*{said}"):
         scorer.check(tokenizer)
@@ -162,3 +163,5 @@ def test_a_log_probability_that_is_none_is_not_trained_on(server: StandIn, score
     tell(server, "token_logprobs", lambda values: [*values[:3], lie, *values[4:]])
     with pytest.raises(EngineError, match=f"gave the log-probability {lie!r}"):
         scorer.of([row], [call])  # type: ignore[list-item]
+    with pytest.raises(EngineError, match="cannot score a call without a prompt"):
+        scorer.of([row], [Call(prompt_ids=[], completion_ids=[7, 8])])  # type: ignore[list-item]

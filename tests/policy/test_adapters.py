@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bough.errors import InputError
 from bough.models.resolve import load_tokenizer
-from bough.policy.adapters import ACTOR, HASHED_WHOLE, AdapterWeights, Lora, grow, read_shape, weights_digest
+from bough.policy.adapters import ACTOR, HASHED_WHOLE, AdapterWeights, Lora, grow, weights_digest
 from bough.policy.load import load_model, save_policy
 from bough.policy.policy import Policy
 from bough.types import Call
@@ -116,13 +116,14 @@ PLAIN = {"peft_type": "LORA", "lora_alpha": 2}
     ("config", "tensors", "said"),
     [
         ([], {}, "it is not a JSON object"),
-        ({"peft_type": "IA3"}, {}, "an adapter of type IA3; adapters by name are LoRA"),
+        ({"peft_type": "IA3"}, {}, "an adapter of type IA3; Bough uses LoRA"),
         (PLAIN, {}, "has no matrices"),
+        (PLAIN | {"r": 10**9}, {"q.lora_A.weight": (10**9, 0)}, "has no matrices"),
+        (PLAIN | {"layer_replication": [[0, 2]] * 400}, {}, "an adapter with layer_replication is not loaded"),
         (PLAIN, {"q.lora_A.weight": (2, 2)}, "q has only one of its two matrices"),
         (PLAIN | {"lora_alpha": None}, {"q.lora_A.weight": (2, 3), "q.lora_B.weight": (3, 2)}, "q has lora_alpha None"),
-        (PLAIN, {"q.lora_A.weight": (0, 3), "q.lora_B.weight": (3, 0)}, "q has lora_alpha 2 and rank 0"),
     ],
-    ids=["list", "IA3", "empty", "one matrix", "no alpha", "rank 0"],
+    ids=["list", "IA3", "empty", "empty matrix", "replication", "one matrix", "no alpha"],
 )
 def test_an_incomplete_adapter_is_refused(tmp_path, config, tensors, said):
     (tmp_path / "adapter_config.json").write_text(json.dumps(config))
@@ -175,14 +176,6 @@ def test_what_cannot_be_grown_is_said(tmp_path: Path):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"use_dora": True}))
     with pytest.raises(InputError, match="use_dora cannot be grown"):
         grown(tmp_path, Lora(r=8))
-    with pytest.raises(InputError, match=r"adapter_config\.json is missing"):
-        read_shape(tmp_path / "none")
-    path.write_text("{")
-    with pytest.raises(InputError, match="cannot be read as JSON"):
-        read_shape(tmp_path)
-    path.write_text('{"peft_type": "IA3"}')
-    with pytest.raises(InputError, match="IA3 adapter"):
-        read_shape(tmp_path)
 
 
 def of(weight: Tensor, name: str = "a") -> str:

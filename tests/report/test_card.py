@@ -130,6 +130,8 @@ def test_it_is_not_written_through_a_link_inside_the_run(linked: str, run: Path,
         write_card(CardConfig(run=run, overwrite=True))
     assert not list((tmp_path / "elsewhere").rglob("README.md"))
     assert write_card(CardConfig(run=run, output=tmp_path / "card.md")).path.exists()
+    with pytest.raises(InputError, match="is a folder"):
+        write_card(CardConfig(run=run, output=tmp_path))
 
 
 def test_the_example_is_a_card_and_names_no_folder_of_anybodys():
@@ -182,10 +184,15 @@ def test_the_index_has_this_models_success_with_its_interval(tmp_path: Path):
     folders.stage(tmp_path / "sft", "sft")
     own = str(tmp_path / "sft/final")
     folder = folders.evaluation(tmp_path / "eval", {"smollm2": "0000000000", own: "1111100000"})
-    [index] = read(tmp_path, folder, title="My\nagent")["model-index"]
+    again = folders.evaluation(tmp_path / "again", {own: "11"}, seed=1)
+    [index] = read(tmp_path, folder, again, title="My\nagent")["model-index"]
     assert index["name"] == "My agent"
-    [result] = index["results"]
-    assert result["dataset"] == {"type": "household", "name": "household, 10 tasks", "split": "unseen"}
+    [result, other] = index["results"]
+    assert other["dataset"]["name"] == "household, 2 tasks"
+    config = "evaluation 1, seed 0"
+    assert result["dataset"] == {
+        "type": "household", "name": "household, 10 tasks", "config": config, "split": "unseen",
+    }  # fmt: skip
     # Wilson's interval of 5 in 10.
     name = "success rate (95% interval 0.237 to 0.763)"
     assert result["metrics"] == [{"type": "success_rate", "name": name, "value": 0.5}]
@@ -282,6 +289,8 @@ def test_a_prompt_that_is_too_long_for_a_card_is_left_out(tmp_path: Path):
         ({"max_new_tokens": 48, "temperature": 0.0}, "max_new_tokens=48, do_sample=False"),
         ({"max_new_tokens": 48, "temperature": 0.7}, "max_new_tokens=48, do_sample=True, temperature=0.7"),
         ({}, "max_new_tokens=256, do_sample=False"),
+        ({"max_new_tokens": "1)\nimport os"}, "max_new_tokens=256, do_sample=False"),
+        ({"max_new_tokens": 48, "temperature": "1)\nimport os"}, "max_new_tokens=256, do_sample=False"),
     ],
 )
 def test_it_answers_as_it_was_evaluated(tmp_path: Path, settings: dict[str, Any], shown: str):
@@ -293,8 +302,8 @@ def test_names_are_those_of_the_hub_where_there_are_any(tmp_path: Path):
     found = subject(tmp_path)
     code = program(found, BASE, "org/name")
     assert 'base = "HuggingFaceTB/SmolLM2-135M-Instruct"\nadapter = "org/name"\n' in code
-    code = program(found, base_model("/home/ann/models/mine"), None)
-    assert 'base = "path/to/base"  # mine\nadapter = "."' in code and "ann" not in code
+    code = program(found, base_model("/home/ann/models/mine\nimport os"), None)
+    assert 'base = "path/to/base"  # mine import os\nadapter = "."' in code and "ann" not in code
 
 
 def test_vllm_is_told_a_rank_that_it_takes(tmp_path: Path):

@@ -54,6 +54,9 @@ def test_what_is_missing_is_said(subject: Subject, tmp_path: Path):
     (subject.weights / "adapter_model.safetensors").unlink()
     with pytest.raises(InputError, match="no weights"):
         make_release(subject, None)
+    (subject.weights / "LICENSE").symlink_to(tmp_path / "other/config.yaml")
+    with pytest.raises(InputError, match="LICENSE is a link that leads out of the folder"):
+        make_release(subject, None)
 
 
 def test_a_whole_model_goes_out_as_it_is(subject: Subject):

@@ -168,6 +168,7 @@ def refuse_to_be_made(self: Any, task: Task) -> None:
 
 
 LONG_INTEGER = 10**400
+UNREADABLE: Any = type("Unreadable", (tuple,), {"__iter__": lambda self: {}["gone"]})("a")
 DEEP: Any = {}
 for _ in range(2000):
     DEEP = {"a": DEEP}
@@ -225,6 +226,7 @@ ENVIRONMENTS: dict[str, tuple[type[Environment], str | None]] = {
     "half a surrogate pair is said": (misbehaving(step=saying("a\ud800")), "half a surrogate pair at character 2"),
     "NUL is said": (misbehaving(step=saying("a\0b")), None),
     "100 million characters are said": (misbehaving(step=saying("a" * 100_000_000)), "returned 100,000,000 characters"),
+    "the messages cannot be read": (misbehaving(step=answering(messages=UNREADABLE)), "step raised KeyError"),
     "the tools are not JSON": (misbehaving(start=answering(tools=({"a": object()},), terminated=False)), "be kept"),
     "the tools are too deep": (misbehaving(start=answering(tools=(DEEP,), terminated=False)), "cannot be|as JSON"),
     "expert hangs": (misbehaving(expert=hang), "expert took longer than"),

@@ -122,8 +122,13 @@ def test_a_broken_engine_raises_and_everything_is_closed():
 
 
 def test_an_engine_that_gives_no_answer_in_time_is_no_failure_of_the_agent():
-    with pytest.raises(EngineError, match="the answer raised TimeoutError: gone"):
-        played("1", TimeoutError("gone"))
+    class Late(Script):
+        def enter(self, *_: Any, **__: Any) -> Any:
+            raise TimeoutError("gone")
+
+    for script in (Script(["1", TimeoutError("gone")]), Late([])):
+        with pytest.raises(EngineError, match="the answer raised TimeoutError: gone"):
+            played(script=script)
 
 
 @pytest.mark.parametrize("reward", [800.0, -0.25])

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from bough.sandbox import pool
 from bough.sandbox.inside.kernel import descendants
 from bough.sandbox.pool import Sandbox
 from tests.sandbox.conftest import LIMITS, Box
@@ -44,7 +45,11 @@ def test_many_sessions_share_a_few_places(box: Box):
     assert 0 < most <= 3 * places
 
 
-def test_a_session_without_a_place_waits_until_another_is_closed(box: Box):
+def test_a_session_without_a_place_waits_until_another_is_closed(
+    box: Box, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(pool, "PATIENCE_S", 0.1)
+
     async def play() -> tuple[bool, str | None, str | None]:
         async with Sandbox(LIMITS, workers=1, sessions=1, isolation=box.sandbox.isolation) as sandbox:
             first = sandbox.session()
@@ -56,6 +61,7 @@ def test_a_session_without_a_place_waits_until_another_is_closed(box: Box):
             return waited, value, (await second).value
 
     assert box.do(play()) == (True, "1", "2")
+    assert "0.1 s, 1 sessions may be open; if nothing moves, lower --concurrency" in caplog.text
 
 
 def test_waiting_for_a_place_ends_with_the_wait(box: Box):

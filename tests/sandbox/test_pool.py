@@ -23,7 +23,7 @@ def write(message):
 def test_a_program_has_its_output_its_value_and_its_error(box: Box):
     result = box.run("import sys\nprint('out')\nprint('err', file=sys.stderr)\n6 * 7")
     assert (result.stdout, result.stderr, result.value, result.error) == ("out\n", "err\n", "42", None)
-    assert result.ok and not result.alive and 0 < result.duration_s < 10
+    assert result.ok and not result.alive
     failed = box.run("print('before')\nraise KeyError('x')")
     assert failed.stdout == "before\n" and str(failed.error).endswith("KeyError: 'x'") and not failed.ok
 

@@ -81,13 +81,21 @@ def test_passes_that_are_recorded_leave_room_for_as_many_that_are_not(monkeypatc
     assert plain - 2048 <= 2 * recorded <= plain and LEAST < plain < MOST
 
 
-def test_a_run_keeps_the_budget_that_was_chosen_when_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_run_keeps_the_budget_that_was_chosen_when_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     command = ["sft", "--model", "tiny", "--train-file", str(ROOT / "examples" / "household-held-out.jsonl"),
                "--output-dir", str(tmp_path / "run"), "--save-steps", "1"]  # fmt: skip
     monkeypatch.setattr("bough.training.run.choose_budget", lambda *_: 2048)
     assert main([*command, "--max-steps", "1"]) == 0
     assert YamlFile.read(tmp_path / "run" / "config.yaml").values["machine"]["token_budget"] == 2048
     monkeypatch.setattr("bough.training.run.choose_budget", lambda *_: 4096)
+    file = tmp_path / "run" / "config.yaml"
+    began = file.read_text().replace("machine:\n", "machine:\n  fp16: false\n")  # as earlier versions wrote it
+    file.write_text(began.replace("fp16: false", "fp16: true"))
+    assert main([*command, "--max-steps", "2", "--resume"]) == 2
+    assert "began with fp16 True, which no longer exists; start a new run" in " ".join(capsys.readouterr().err.split())
+    file.write_text(began)
     assert main([*command, "--max-steps", "2", "--resume"]) == 0
     assert YamlFile.read(tmp_path / "run" / "config.yaml").values["machine"]["token_budget"] == 2048
     assert main([*command, "--max-steps", "3", "--resume", "--token-budget", "1024"]) == 0

@@ -151,11 +151,12 @@ def _each(sources: Iterable[Any]) -> Iterator[Any]:
     for source in sources:
         if is_path(source) or isinstance(source, Trajectory | Group | Pair):
             yield source
-        elif isinstance(source, Iterable):
+        elif isinstance(source, Iterable) and not isinstance(source, Mapping):
             yield from _each(source)
         else:
             raise InputError(
-                f"a {type(source).__name__} is neither a path, nor a Trajectory, Pair or Group, nor a list of them"
+                f"a {type(source).__name__} is neither a path, nor a Trajectory, Pair or Group, nor a list of them; "
+                "rows of other formats: write them to a JSON Lines file, and give its path"
             )
 
 

@@ -167,6 +167,8 @@ def _read_actions(path: Path) -> Iterator[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--actions {path}: cannot be read: {error}") from None
     for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
         value: Any = line.strip()
         if line[:1] in ("{", '"'):
             with contextlib.suppress(ValueError):
@@ -175,8 +177,7 @@ def _read_actions(path: Path) -> Iterator[str]:
             value = value.get("action", value.get("command"))
         if not isinstance(value, str):
             raise InputError(f'{path}:{number}: an action is text, or an object with "action" as text')
-        if value:
-            yield value
+        yield value
 
 
 COMMANDS = {

@@ -148,7 +148,7 @@ def merge_command(config: MergeConfig) -> int:
     return 0
 
 
-# A release: the files needed to load the weights, without the paths of this machine.
+# A release: the files needed to load the weights. An adapter names its base model as the Hub does.
 
 # No checkpoints, no pickles, no hidden files.
 WANTED = (
@@ -165,6 +165,9 @@ def make_release(subject: Subject, hub_id: str | None) -> Release:
     """The files of the weights by name, with the new text of those that are changed. InputError if one is missing."""
     folder = subject.weights
     files: Release = {path.name: path for pattern in WANTED for path in sorted(folder.glob(pattern)) if path.is_file()}
+    for path in files.values():
+        if not Path(path).resolve().is_relative_to(subject.run.resolve()):
+            raise InputError(f"{path} is a link that leads out of the folder; it is not uploaded")
     if "README.md" not in files:
         raise InputError(f"{folder} has no model card yet; `bough card {subject.run}` writes one to look at first")
     if not any(name.endswith(".safetensors") for name in files):

@@ -20,8 +20,7 @@ from bough.config.keywords import make_config, settings_of
 from bough.config.yaml_file import YamlFile
 from bough.engines.base import Engine
 from bough.engines.chat import TemplateEngine
-from bough.engines.load import load_engine
-from bough.engines.server.app import Endpoint, listen, need_server
+from bough.engines.load import load_engine, need_server
 from bough.engines.server.session import SessionConfig
 from bough.engines.server.store import Recorder, Store
 from bough.environments.isolated import shut_down
@@ -86,36 +85,39 @@ class RecordingServer:
 
     def __init__(self, config: ServeConfig, engine: Engine | None = None) -> None:
         need_server()
-        from bough.engines.server.app import access
+        from bough.engines.server.app import access, listen
 
         self.config = config
         self._access = access(config.host, config.access_key_variable)
         self._listening = listen(config.host, config.port)
         self._engine, self._owns_engine = engine, engine is None
-        self._endpoint: Endpoint | None = None
+        self._store: Store | None = None
+        self._endpoint: Any = None  # an `Endpoint`, once it answers
         self._loop = BackgroundLoop("bough-serve")
         try:
             self._loop.run(self._start())
         except BaseException:
             self._listening.close()
-            self._loop.close()
+            self.close()
             raise
 
     @property
     def base_url(self) -> str:
-        host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
-        return f"http://{host}:{self._listening.getsockname()[1]}/v1"
+        return str(self._endpoint.base_url())
 
     def session(self, name: str) -> str:
         """The base URL of a session."""
-        return f"{self.base_url.removesuffix('/v1')}/s/{name}/v1"
+        return str(self._endpoint.base_url(name))
 
     async def _start(self) -> None:
         """Loads the model and begins to answer."""
-        from bough.engines.server.app import make_app
+        from bough.engines.server.app import Endpoint, make_app
 
-        store, sampling = _open_store(self.config), self.config.sampling
+        sampling = self.config.sampling
+        store = self._store = Store(self.config.record.absolute())
+        settings = _settings(self.config, store.folder)
         engine = self._engine = self._engine or await load_engine(self.config.agent, sampling)
+        write_atomically(store.folder / SETTINGS, settings)
 
         def config_of(name: str) -> SessionConfig:
             seed = derived_seed(self.config.seed, name)
@@ -128,8 +130,9 @@ class RecordingServer:
             tokenizer = engine.template.tokenizer
             texts = lambda ids: [tokenizer.decode([token]) for token in ids]  # noqa: E731
         app = make_app(recorder, self._access, model=engine.name, token_texts=texts)
-        self._endpoint = Endpoint(app, self._listening, host=self.config.host)
-        await self._endpoint.start()
+        endpoint = Endpoint(app, self._listening, host=self.config.host)
+        await endpoint.start()
+        self._endpoint = endpoint
 
     def close(self) -> None:
         """Stops answering. Open sessions stay open in the folder."""
@@ -139,7 +142,9 @@ class RecordingServer:
 
     async def _close(self) -> None:
         if self._endpoint is not None:
-            await self._endpoint.close()
+            await self._endpoint.close()  # and the store
+        elif self._store is not None:
+            await self._store.close()
         if self._engine is not None and self._owns_engine:
             await self._engine.close()
 
@@ -165,9 +170,8 @@ def serve(model: ModelLike, record: StrPath, *, port: int = 0, **settings: Any) 
     return RecordingServer(config, engine)
 
 
-def _open_store(config: ServeConfig) -> Store:
-    """The folder, with the settings that it was begun with."""
-    folder = config.record.absolute()
+def _settings(config: ServeConfig, folder: Path) -> str:
+    """The settings as they are kept in the folder. InputError if it was begun with others."""
     file = folder / SETTINGS
     values: dict[str, Any] = without_absolute(config.recorded(), folder)
     if file.exists():
@@ -178,9 +182,7 @@ def _open_store(config: ServeConfig) -> Store:
                 f"{config.record} contains sessions recorded with different settings; give another --record:",
                 [f"{name} was {old.get(name)!r}, now {values['agent'].get(name)!r}" for name in changed],
             )
-    store = Store(folder)
-    write_atomically(file, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
-    return store
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
 # `bough serve`: serve a model over an OpenAI-compatible address and record every call.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -14,6 +15,7 @@ from bough.commands.table import Command
 from bough.config.base import setting
 from bough.config.groups import ReportConfig
 from bough.config.keywords import make_config, settings_of
+from bough.engines.load import need_server
 from bough.errors import InputError
 from bough.ledger import plural
 from bough.terminal import console
@@ -115,18 +117,14 @@ def export_configured(config: ViewConfig) -> Written:
     assert config.export is not None
     if config.export.exists() and not config.overwrite:
         raise InputError(f"{config.export} exists; give another --export or --overwrite")
-    answers = _answers(config)
-    from bough.report.viewer.server import export
+    with closing(_answers(config)) as answers:
+        from bough.report.viewer.server import export
 
-    return export(answers, config.export, config.max_records)
+        return export(answers, config.export, config.max_records)
 
 
 def _answers(config: ViewConfig) -> FolderAnswers:
-    try:
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError:
-        raise InputError("the viewer needs starlette and uvicorn; pip install 'bough[viewer]'") from None
+    need_server()
     from bough.report.viewer.contents import Root
     from bough.report.viewer.index import Index
     from bough.report.viewer.server import FolderAnswers

@@ -334,8 +334,8 @@ class HeldOutTasksConfig(Config):
     )
     watch: bool = Field(
         True,
-        description="pause when reward rises while held-out success falls, lengths run away, entropy collapses or the "
-        "policy is more than 1 nat per token away from its start",
+        description="pause when reward rises while held-out success falls, lengths run away, entropy collapses or an "
+        "adapter takes the policy more than 1 nat per token away from its start",
     )
 
 

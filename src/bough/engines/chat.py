@@ -172,10 +172,21 @@ class TemplateChat:
 
 
 def _is_large(messages: list[Message], tools: list[dict[str, Any]]) -> bool:
-    """Whether a prompt has more than about `MAX_ON_LOOP` characters."""
-    calls = [call for one in messages for call in one.tool_calls]
-    size = sum(AROUND + len(one.content) + len(one.reasoning or "") for one in messages) + AROUND * len(calls)
-    return size > MAX_ON_LOOP or size + len(str([tools, calls])) > MAX_ON_LOOP
+    """Whether a prompt has more than about `MAX_ON_LOOP` characters; found without looking at all of a large one."""
+    left = MAX_ON_LOOP - AROUND * (len(messages) + sum(len(one.tool_calls) for one in messages))
+    values: list[Any] = [tools]
+    for one in messages:
+        values += one.content, one.hint, one.reasoning, one.name, one.tool_call_id
+        values += (part for call in one.tool_calls for part in (call.id, call.name, call.arguments))
+    while values and left >= 0:
+        value = values.pop()
+        if isinstance(value, int):
+            left -= value.bit_length()  # more than it has digits, of which it may have thousands
+        elif isinstance(value, str | list | dict):
+            left -= len(value)
+            if left >= 0 and not isinstance(value, str):
+                values += [*value, *value.values()] if isinstance(value, dict) else value
+    return left < 0
 
 
 def mix(seed: int, answer: int) -> int:

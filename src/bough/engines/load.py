@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from bough.config.groups import AgentConfig, SamplingConfig
 from bough.engines.base import Engine
 from bough.errors import InputError
@@ -43,6 +45,13 @@ async def load_engine(config: AgentConfig, sampling: SamplingConfig) -> Engine:
     policy.temperature = sampling.temperature or 1.0  # what it says of the calls afterwards is what the sampler said
     tokens = LocalEngine.of(policy, name=label, tokenizer=template.tokenizer)
     return TemplateEngine(tokens, template, sampling, scorer=policy, name=label)
+
+
+def need_server() -> None:
+    """Raises InputError where the packages that `bough.engines.server.app` imports are not installed."""
+    for name in ("starlette", "uvicorn"):
+        if find_spec(name) is None:
+            raise InputError(f"this needs the package {name}: pip install 'bough[viewer]' installs it")
 
 
 async def _server(config: AgentConfig, sampling: SamplingConfig) -> Engine:

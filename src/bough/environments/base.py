@@ -486,21 +486,26 @@ def first_tasks(tasks: Iterator[Task], count: int) -> list[Task]:
 
 
 def read_tasks(path: Path, environment: str) -> Iterator[Task]:
-    """The tasks of a file, or of the shards of a folder, in order. A bad row is an InputError with its place."""
+    """The tasks of a file, or of the shards of a folder, in order. Bad rows are an InputError with their places."""
+    problems: list[str] = []
     for file in files(path):
-        place = f"{file}"
         try:
             for number, content in lines(file):
                 if isinstance(content, bytes) and not content.strip():
                     continue
-                place = f"{file}:{number}"
-                row = parse(content)
-                if isinstance(row.get("data"), dict) and isinstance(row.get("id"), str):
-                    yield Task.model_validate({**row, "environment": environment})
-                else:
-                    yield Task(id=str(row.get("id") or json_digest(row, size=6)), environment=environment, data=row)
-                place = f"{file}"
-        except ValidationError as error:
-            raise InputError(f"{place}: {row_error(error)}") from None
+                try:
+                    row = parse(content)
+                    if not (isinstance(row.get("data"), dict) and isinstance(row.get("id"), str)):
+                        row = {"id": str(row.get("id") or json_digest(row, size=6)), "data": row}
+                    task = Task.model_validate({**row, "environment": environment})
+                except (RowError, ValidationError) as error:
+                    why = row_error(error) if isinstance(error, ValidationError) else error
+                    problems.append(f"{file}:{number}: {why}")
+                if not problems:
+                    yield task
+                elif len(problems) >= 10:
+                    break
         except RowError as error:
-            raise InputError(f"{place}: {error}") from None
+            problems.append(f"{file}: {error}")
+    if problems:
+        raise listed(str(path), problems)

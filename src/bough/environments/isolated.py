@@ -14,10 +14,11 @@ import inspect
 import logging
 import marshal
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from types import CoroutineType, NoneType
 from typing import Any, TypeVar, cast
 
@@ -38,6 +39,8 @@ from bough.types import Message, Task
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+Act = Callable[[], Any]
+Read = Callable[[Any], Any]
 # Time limit of `close` and `shutdown`.
 CLOSE_TIMEOUT_S = 10.0
 
@@ -59,17 +62,20 @@ class Isolated:
     async def start(self) -> Observation:
         if self._environment is None:
             await self.make()
-        given = await self._call("start", lambda: self._made.start())
-        if isinstance(given, str):
-            given = Observation.say(given)
-        if isinstance(given, Observation) and not given.tools:
-            given = replace(given, tools=tuple(self._made.tools))
-        return check_observation("start", given, self._made)
+
+        def read(given: Any) -> Observation:
+            if isinstance(given, str):
+                given = Observation.say(given)
+            if isinstance(given, Observation) and not given.tools:
+                given = replace(given, tools=tuple(self._made.tools))
+            return check_observation("start", given, self._made)
+
+        return cast(Observation, await self._call("start", lambda: self._made.start(), read))
 
     async def step(self, reply: Message | str) -> Observation:
-        said = Reply.of(reply)
+        said, check = Reply.of(reply), partial(check_observation, "step", environment=self._made)
         try:
-            return check_observation("step", await self._call("step", lambda: self._made.step(said)), self._made)
+            return cast(Observation, await self._call("step", lambda: self._made.step(said), check))
         except TooSlowError:
             if (ended := self._made.timed_out()) is None:
                 raise
@@ -90,7 +96,12 @@ class Isolated:
         return cast("str | None", await self._ask("expert", (str, NoneType), "text or None"))
 
     async def choices(self) -> Sequence[str]:
-        return list(await self._ask("choices", (list, tuple), "a list of texts"))
+        def read(given: Any) -> list[str]:
+            if isinstance(given, str) or not isinstance(given, Iterable):
+                raise EnvironmentFailedError(f"choices returned {short_repr(given)}; it must return a list of texts")
+            return list(given)
+
+        return cast("list[str]", await self._call("choices", lambda: self._made.choices(), read))
 
     async def action_in(self, reply: Message | str) -> str | None:
         return cast("str | None", await self._ask("action_in", (str, NoneType), "text or None", Reply.of(reply)))
@@ -103,7 +114,7 @@ class Isolated:
 
     async def release(self) -> None:
         """Calls the environment's `close`. Raises EnvironmentFailedError if that fails."""
-        await self._call("close", lambda: self._made.close(), min(CLOSE_TIMEOUT_S, self.step_timeout_s))
+        await self._call("close", lambda: self._made.close(), timeout_s=min(CLOSE_TIMEOUT_S, self.step_timeout_s))
 
     async def close(self, *, strict: bool = False) -> None:
         """Closes the environment and its thread. A failure is only logged, unless `strict`: the episode is complete."""
@@ -143,8 +154,8 @@ class Isolated:
             check_unicode(method, result)
         return result
 
-    def _call(self, what: str, act: Callable[[], Any], timeout_s: float | None = None) -> Coroutine[Any, Any, Any]:
-        return _bounded(self._thread, what, act, timeout_s or self.step_timeout_s)
+    def _call(self, what: str, act: Act, read: Read | None = None, timeout_s: float = 0) -> Coroutine[Any, Any, Any]:
+        return _bounded(self._thread, what, act, timeout_s or self.step_timeout_s, read)
 
 
 async def shut_down(environment_class: type[Environment]) -> None:
@@ -160,8 +171,8 @@ async def shut_down(environment_class: type[Environment]) -> None:
             thread.leave()
 
 
-async def _bounded(thread: LoopThread | None, what: str, act: Callable[[], Any], timeout_s: float) -> Any:
-    """The result of `act`, a plain function or `async def`, run in its thread if it has one.
+async def _bounded(thread: LoopThread | None, what: str, act: Act, timeout_s: float, read: Read | None = None) -> Any:
+    """The result of `act`, a plain function or `async def`, run in its thread if it has one; `read` checks it there.
 
     Any failure, or a time-out, is the environment's.
     """
@@ -172,6 +183,10 @@ async def _bounded(thread: LoopThread | None, what: str, act: Callable[[], Any],
             result = act()
             if isinstance(result, CoroutineType) or inspect.isawaitable(result):
                 result = await result
+            if isinstance(result, CoroutineType):
+                result.close()
+                raise EnvironmentFailedError(f"{what} returned a coroutine; an await is missing in it")
+            return read(result) if read else result
         except BoughError:
             raise
         except BaseException as error:
@@ -184,10 +199,6 @@ async def _bounded(thread: LoopThread | None, what: str, act: Callable[[], Any],
             if ours:
                 raise
             raise blame(what, error) from error
-        if isinstance(result, CoroutineType):
-            result.close()
-            raise EnvironmentFailedError(f"{what} returned a coroutine; an await is missing in it")
-        return result
 
     try:
         if thread is not None:

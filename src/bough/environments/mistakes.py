@@ -45,7 +45,10 @@ def loop(trajectory: Trajectory, at: int, rules: MistakeRules = PLAIN) -> bool:
     for length in range(1, min(LONGEST_CYCLE, (at + 1) // 2) + 1):
         middle = at + 1 - length
         before, again = turns[middle - length : middle], turns[middle : at + 1]
-        if all(map(_same, before, again)) and not gained(turns[middle - 1 : at + 1]):
+        same = (
+            (action_of(a), a.observation) == (action_of(b), b.observation) for a, b in zip(before, again, strict=True)
+        )
+        if all(same) and not gained(turns[middle - 1 : at + 1]):
             return True
     return False
 
@@ -78,10 +81,6 @@ def chosen(rules: Mapping[str, Rule], reasons: Iterable[str]) -> dict[str, Rule]
     """The rules for `reasons`; without any, all of them."""
     wanted = set(reasons)
     return {reason: rule for reason, rule in rules.items() if not wanted or reason in wanted}
-
-
-def _same(left: Turn, right: Turn) -> bool:
-    return action_of(left) == action_of(right) and left.observation == right.observation
 
 
 def gained(turns: Sequence[Turn]) -> bool:

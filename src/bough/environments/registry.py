@@ -164,7 +164,8 @@ def find_listed(name: str) -> type[Environment]:
         return _environment(handed_in, name)
     if not is_code(name) and (adapted := adapt(name)) is not None:
         return _environment(adapted, name)
-    points = plugged_in()
+    if not (points := plugged_in()):
+        raise InputError("no environment is registered, not even Bough's own: install it again (pip install -e .)")
     if name.endswith(".py"):
         raise InputError(f"environment {name!r} is a file; name its class too: {name}:Class")
     if name not in points:

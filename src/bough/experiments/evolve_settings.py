@@ -260,7 +260,7 @@ class EvolutionTrackingConfig(Config):
     """Trackers."""
 
     report_to: list[Literal["mlflow", "wandb", "tensorboard"]] = Field(
-        [], description="trackers to use in addition to metrics.jsonl; mlflow has a child run per member"
+        [], description="trackers to use in addition to metrics.jsonl"
     )
     wandb_project: str | None = Field(None, description="W&B project and MLflow experiment")
 

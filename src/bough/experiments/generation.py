@@ -87,13 +87,12 @@ class Generation:
         try:
             state = read_json(path / STATE)
             found = cls(path, int(match[1]), match[2] is not None, Used(**state["used"]), dict(state["losses"]))
-            files = dict(state["files"])
+            wanted = {f"{name}/{file}" for name, own in dict(state["files"]).items() for file in own}
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise InputError(
                 f"{path / STATE} is missing or damaged ({error}); delete that folder to resume from the one before"
             ) from None
         # Without this, a population without a member, or a member without its moments, would train on.
-        wanted = {f"{name}/{file}" for name, own in files.items() for file in own}
         if missing := sorted(name for name in wanted if not (path / name).exists()):
             raise InputError(f"{path} lacks {', '.join(missing)}; delete that folder to resume from the one before")
         return found
@@ -214,11 +213,15 @@ class Score:
         return -math.inf if math.isnan(mean) else mean
 
     def interval(self, level: float = 0.95) -> Interval | None:
-        """Where the mean over all tasks of this kind may lie."""
+        """Where the mean over all tasks of this kind may lie; for a rate, whatever the lost ones would have been."""
         values = self._means()
-        if not all(map(math.isfinite, values)):
+        if not values or not all(map(math.isfinite, values)):
             return None
-        return rate_interval(values, len(self.values), level) if self.rate else mean_interval(values, level)
+        if not self.rate:
+            return mean_interval(values, level)
+        tasks = len(self.values) + self.lost
+        low, high = (rate_interval([*values, *[end] * self.lost], tasks, level) for end in (0.0, 1.0))
+        return low and high and replace(low, high=high.high)
 
     def to_json(self) -> dict[str, Any]:
         interval = self.interval()

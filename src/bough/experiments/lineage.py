@@ -60,7 +60,8 @@ def read_lineage(path: Path) -> list[dict[str, Any]]:
         for number, line in enumerate(file, 1):
             try:
                 found.append(json.loads(line))
-                int(found[-1]["generation"])
+                if type(found[-1]["generation"]) is not int:
+                    raise ValueError
             except (ValueError, TypeError, KeyError):
                 problem = "this is not a member's line; restore the file, or use --overwrite"
                 raise InputError(f"{path}:{number}: {problem}") from None

@@ -290,7 +290,8 @@ class FileFitness:
     def _score(self, recorder: _Recorder) -> Score:
         sign, name = (1.0, "accuracy") if self.metric == "accuracy" else (-1.0, recorder.LOSS)
         values = {place: sign * metrics[name].value for place, metrics in recorder.metrics.items()}
-        return Score(values, rate=self.metric == "accuracy" and all(map(math.isfinite, values.values())))
+        rate = self.metric == "accuracy" and all(map(math.isfinite, values.values()))
+        return Score(values, rate=rate, families=recorder.clusters)
 
 
 class _Recorder:
@@ -301,6 +302,7 @@ class _Recorder:
     def __init__(self, method: Method[Any]) -> None:
         self.method = method
         self.metrics: dict[str, dict[str, Mean]] = {}
+        self.clusters: dict[str, str] = {}
         self._place: dict[int, str] = {}
         self._parts: list[Example] = []  # kept: their ids name them
 
@@ -317,6 +319,7 @@ class _Recorder:
         found: list[Example] = self.method.parts(example)
         self._parts += found
         self._place |= {id(part): example.place for part in found}
+        self.clusters |= {example.place: example.cluster} if example.cluster else {}
         return found
 
     def loss(

@@ -146,10 +146,11 @@ def variations(
 
 
 def shifted(recipe: Recipe, by: int) -> Recipe:
-    """The recipe with `by` added to its seed and to the seeds that stages set themselves.
+    """The recipe with `by` strides added to its seed and to the seeds that stages set themselves.
 
     All randomness of the run changes: tasks, demonstrations, training and evaluation.
     """
+    by *= 100_003  # a repeated round adds its number
     stages = copy.deepcopy(recipe.stages)
     for _, settings in all_stages(stages):
         if type(settings.get("seed")) is int:

@@ -81,12 +81,12 @@ def train_on_data(
     config: TrainingConfig,
     data: Data | None = None,
     held_out: Data | None = None,
-    *around: Any,
+    around: Any = None,
 ) -> Trained:
     """Trains on records: those of the settings' files, or those given here. `around` is that of `train`."""
     from bough.training.run import train
 
-    return train(config, method(config), data, held_out, *around)
+    return train(config, method(config), data, held_out, around)
 
 
 # The Python function.

@@ -236,6 +236,10 @@ class TeacherServer:
     async def _score(self, calls: list[Call]) -> list[Tensor]:
         import torch
 
+        from bough.engines.base import EngineError
+
+        if not all(call.prompt_ids for call in calls):
+            raise EngineError(f"{self.server.url} cannot score a call without a prompt: its first token has no history")
         echoed = await asyncio.gather(*(self._echo([*call.prompt_ids, *call.completion_ids]) for call in calls))
         return [
             torch.tensor(values[len(call.prompt_ids) - 1 :], device=self.device)
@@ -263,8 +267,8 @@ class TeacherServer:
         from bough.engines.base import EngineError
         from bough.engines.openai import choose_model, list_models
 
-        known, ids = self._loop.run(list_models(self.server)), tokenizer(PROBE, add_special_tokens=False)["input_ids"]
-        self.model = choose_model(self.model, known, self.server.url)
+        ids = tokenizer(PROBE, add_special_tokens=False)["input_ids"]
+        self.model = self.model or choose_model("", self._loop.run(list_models(self.server)), self.server.url)
         refusal = f"the server at {self.server.url} cannot be the teacher: it"
         try:
             texts, _ = self._loop.run(self._echo(ids))

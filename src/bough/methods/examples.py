@@ -34,9 +34,10 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from itertools import chain, starmap
 from pathlib import Path
+from types import MethodType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -102,7 +103,7 @@ def examples_from(
         if large:
             settings = {name: getattr(config, name) for name in depends_on}
             settings |= {"examples": kind.__name__, "format": config.data.format, "on_error": config.data.on_error}
-            name = cache_name(path, settings, builder)
+            name = cache_name(path, settings | {"score": score}, builder, make)
     found = _kept(name, shown, config, chunks, kind) if name else _in_memory(shown, config, chunks, kind)
     if too_long := found.calls.dropped["too_long"]:
         log.warning("%s: dropped %s longer than %s (too_long).", found.name, plural(too_long, "call"), builder.limit)
@@ -202,21 +203,29 @@ LIBRARIES = ("jinja2", "numpy", "pydantic", "tokenizers", "transformers")
 ELSEWHERE = ("path", "file", "hash")
 
 
-def cache_name(data: Path, settings: Mapping[str, Any], builder: CallBuilder) -> str | None:
+def cache_name(
+    data: Path, settings: Mapping[str, Any], builder: CallBuilder, make: Callable[..., Example]
+) -> str | None:
     """The name of the prepared examples of `data`; None where something that they depend on has no content to digest.
 
-    `settings` are those of the method that its examples depend on.
+    `settings` are those of the method that its examples depend on. `make` is known by its name
+    and file, or those of its object's classes; a function inside another one cannot be told from its like.
     """
     tokenizer = builder.template.tokenizer
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None or is_hub(data):
+    makers: Sequence[Any] = type(make.__self__).__mro__[:-1] if isinstance(make, MethodType) else [make]
+    places = [f"{one.__module__} {getattr(one, '__qualname__', '<locals>')}" for one in makers]
+    code = [getattr(sys.modules.get(one.__module__), "__file__", None) for one in makers]
+    if backend is None or is_hub(data) or "<locals>" in str(places) or None in code:
         return None
     own = {k: v for k, v in tokenizer.init_kwargs.items() if not k.endswith(ELSEWHERE)}
     limits = [builder.max_length, builder.stride, builder.context]
     hasher = hashlib.sha256()
     for part in (
-        *(f"{name} {_version(name)}" for name in LIBRARIES),
+        *(f"{name} {version(name)}" for name in LIBRARIES),
         _digest_of(file for name in CODE for file in sorted((SOURCE / name).rglob("*.py")) or [SOURCE / name]),
+        *places,
+        _digest_of(Path(str(file)) for file in code),
         _digest_of(data_files(data)),
         str(data),
         json.dumps([dict(settings), limits], sort_keys=True, default=str),
@@ -258,13 +267,6 @@ def _digest_of(paths: Iterable[Path]) -> str:
         with open_file(path) as file:
             hasher.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode("utf-8", "replace"))
     return hasher.hexdigest()
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "?"
 
 
 # The stored form.

@@ -262,7 +262,7 @@ class GRPOConfig(OnlineConfig):
     discount: float = Field(0.95, gt=0, le=1, description="discount of rewards per step, with advantage state or graph")
     averaging: Averaging = Field("token_mean", description="how tokens average into the loss")
     constant_length: int | None = Field(
-        None, ge=1, description="the length that averaging constant_length divides by (online default: max_new_tokens)"
+        None, ge=1, description="the tokens of an attempt, all its turns, that averaging constant_length divides by"
     )
     clip_low: float = Field(0.2, ge=0, le=1, description="how far a ratio may fall below 1")
     clip_high: float = Field(0.28, ge=0, description="how far a ratio may rise above 1")
@@ -296,8 +296,8 @@ class GRPOConfig(OnlineConfig):
         given = [name for name in OF_STATES if getattr(self, name) != type(self).model_fields[name].default]
         if given and self.advantage not in ("state", "graph"):
             raise ValueError(f"{named(given)} needs `advantage` state or graph")
-        if self.averaging == "constant_length" and self.constant_length is None and self.environment.name is None:
-            raise ValueError("`averaging` constant_length needs `constant_length` on files, the length to divide by")
+        if self.averaging == "constant_length" and self.constant_length is None:
+            raise ValueError("`averaging` constant_length needs `constant_length`, the length to divide by")
         if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
             raise ValueError(f"`dual_clip` bounds ratios beyond the clip range, so above {1 + self.clip_high:g}")
         return self
@@ -347,10 +347,7 @@ class GRPO:
             lengths.append(sum(len(call.completion_ids) for call, _ in trained))
         if not calls:
             raise RowError("nothing_to_train", "no reply of this group can be trained")
-        constant = config.constant_length
-        if config.averaging == "constant_length" and constant is None:
-            constant = config.sampling.max_new_tokens
-        weights, denominator = aggregation_weights(lengths, config.averaging, constant or 1)
+        weights, denominator = aggregation_weights(lengths, config.averaging, config.constant_length or 1)
         rewards = [reward for attempt in group.attempts if (reward := score(attempt, config.reward)) is not None]
         return GroupExample(
             calls=calls,

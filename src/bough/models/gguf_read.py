@@ -106,6 +106,8 @@ def convert(path: Path, folder: Path) -> None:
     model.generation_config = GenerationConfig(
         bos_token_id=config.bos_token_id, eos_token_id=ends(header) or None, pad_token_id=tokenizer.pad_token_id
     )
+    if not folder.is_dir():  # the process that wanted it has ended, and a later one has removed it
+        raise FileNotFoundError(folder)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     write_source(path, header, folder)

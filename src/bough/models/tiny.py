@@ -7,6 +7,8 @@ build gives the same bytes each time, so tests may compare what two processes or
 from __future__ import annotations
 
 import hashlib
+import importlib
+import sys
 from functools import partial
 from importlib.metadata import version
 from operator import itemgetter
@@ -18,8 +20,6 @@ from bough.terminal.console import no_bars
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
-import importlib
-import sys
 
 # The module of transformers that uses a function, the function, its package, and what asks whether that is installed.
 TOKENIZERS = ("transformers.generation.candidate_generator", "roc_curve", "sklearn.metrics", "is_sklearn_available")

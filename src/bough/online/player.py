@@ -243,7 +243,7 @@ class EpisodeStream:
         self._results: SimpleQueue[Result | BaseException] = SimpleQueue()
         self._waiting: deque[Job] = deque()
         self._put_off: deque[Job] = deque()
-        self._running: dict[asyncio.Task[None], set[Job]] = {}  # and the jobs of each that have no result yet
+        self._running: dict[asyncio.Task[None], set[int]] = {}  # and the places of its jobs that have no result yet
         self._writing: set[asyncio.Task[None]] = set()
         self._disk = ThreadPoolExecutor(1, "bough-episodes")  # one at a time: the attempts at a task share a file
 
@@ -309,7 +309,7 @@ class EpisodeStream:
         return sum(map(len, self._running.values()))
 
     def _start(self, jobs: list[Job], *, alone: bool) -> None:
-        left = set(jobs)
+        left = set(range(len(jobs)))
         task = self._loop.loop.create_task(self._play(jobs, left, alone))
         self._running[task] = left
         task.add_done_callback(self._ended)
@@ -322,21 +322,18 @@ class EpisodeStream:
             self._results.put(error)
         self._fill()
 
-    async def _play(self, jobs: list[Job], left: set[Job], alone: bool) -> None:
+    async def _play(self, jobs: list[Job], left: set[int], alone: bool) -> None:
         """Plays the attempts at one task. Those that fail among others are tried again by themselves."""
         began, tally = self.version, Tally()
         # A task may be in flight twice: its number is part of the name.
         names = [f"{job.number}/{job.attempt.id}" for job in jobs]
-        failed: list[Job] = []
 
         def ended(place: int, result: Played | BaseException) -> None:
-            job = jobs[place]
             if isinstance(result, BaseException):
-                failed.append(job)
                 return
             # The slot is free for the next episode while this one is written.
-            left.discard(job)
-            task = self._loop.loop.create_task(self._write(job, result[0], range(began, self.version + 1)))
+            left.discard(place)
+            task = self._loop.loop.create_task(self._write(jobs[place], result[0], range(began, self.version + 1)))
             self._writing.add(task)
             task.add_done_callback(self._written)
             self._fill()
@@ -347,7 +344,7 @@ class EpisodeStream:
             await self.runner.play_each([job.attempt for job in jobs], names, ended)
             first = 1
         for place, job in enumerate(jobs):
-            if job not in left:
+            if place not in left:
                 continue
             tries = range(first, (2 if alone else 1) * (self.retries + 1))
             played = await play_attempt(self.runner, job.attempt, tries, tally, episode=names[place])
@@ -357,7 +354,7 @@ class EpisodeStream:
                 self._put_off.append(job)
             else:
                 self._results.put(Result(job, None, tally.lost[job.attempt.id]))
-            left.discard(job)
+            left.discard(place)
 
     async def _write(self, job: Job, episode: Trajectory, versions: range) -> None:
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +28,10 @@ ACTOR = "actor"
 REFERENCE = "reference"
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 Targets = str | tuple[str, ...]
+# What peft says of tensors of another size, and of layers without a tensor; of these only the first is told.
+MISFIT = re.compile(r"size mismatch.*|missing adapter keys[^,\]]*")
+# Settings of an adapter that change the model it is loaded into or import a module.
+FOREIGN = ("layer_replication", "megatron_config")
 
 
 @dataclass(frozen=True)
@@ -67,18 +73,20 @@ def add_actor(model: Any, lora: Lora) -> Any:
 
 
 def _whole(load: Callable[..., Any]) -> Callable[..., Any]:
-    """`load(model, folder, …)`, whose errors about damaged files are InputErrors."""
+    """`load(model, folder, …)`, whose errors about files that are damaged or do not fit are InputErrors."""
 
     @wraps(load)
     def guarded(model: Any, folder: Path, **options: Any) -> Any:
         check_rank(folder)
         try:
-            return load(model, folder, **options)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", "Found missing adapter keys")
+                return load(model, folder, **options)
         except (BoughError, MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:  # peft and safetensors raise errors of many kinds
-            if (misfit := str(error).find("size mismatch")) >= 0:
-                said, base = str(error)[misfit:].partition("\n")[0].rstrip(". "), _read_config(folder)
+            if misfit := MISFIT.search(str(error)):
+                said, base = misfit[0].rstrip(". "), _read_config(folder)
                 other = f" but of {name}" if (name := base.get("base_model_name_or_path")) else ""
                 raise InputError(f"{folder}: the adapter is not one of this model{other}: {said}") from error
             said = str(error).partition("\n")[0]
@@ -100,8 +108,12 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def check_rank(folder: Path) -> dict[str, Any]:
-    """The configuration of the adapter in `folder`. InputError where it asks for larger matrices than the file has."""
+    """The configuration of the adapter in `folder`. InputError unless it is LoRA of at most the ranks in the file."""
     config, file = _read_config(folder), folder / TENSORS
+    if (kind := config.get("peft_type")) != "LORA":
+        raise InputError(f"{folder}: an adapter of type {kind}; Bough uses LoRA adapters")
+    if odd := [name for name in FOREIGN if config.get(name)]:
+        raise InputError(f"{folder}: an adapter with {', '.join(odd)} is not loaded")
     if not file.is_file():  # peft would take a pickle in its place, or ask the hub
         problem = "not a regular file" if file.exists() else "missing"
         raise InputError(f"{folder} contains no adapter: {file.name} is {problem}")
@@ -109,9 +121,9 @@ def check_rank(folder: Path) -> dict[str, Any]:
         shapes = file_shapes(file)
     except (OSError, ValueError, SafetensorError):
         return config  # peft says what is wrong with it
-    downs = {name: shape for name, shape in shapes.items() if ".lora_A" in name or ".lora_embedding_A" in name}
+    downs = {name: one for name, one in shapes.items() if math.prod(one) and re.search(r"\.lora_(embedding_)?A", name)}
     if not downs:
-        return config
+        raise InputError(f"{folder}: the adapter has no matrices: none in {file.name} is named lora_A")
     name, largest = max(downs.items(), key=lambda one: one[1][:1])
     patterns = config.get("rank_pattern")
     ranks = {"r": config.get("r"), **(patterns if isinstance(patterns, dict) else {})}
@@ -139,14 +151,19 @@ def load_named(model: Any, folder: Path, *, name: str) -> Any:
 
     if not has_adapter(model):
         return PeftModel.from_pretrained(model, folder, adapter_name=name, is_trainable=True)
-    model.load_adapter(str(folder), adapter_name=name, is_trainable=True)
+    _add(model, folder, name, is_trainable=True)
     return model
 
 
 @_whole
 def add_reference(model: Any, folder: Path) -> None:
     """Loads the adapter in `folder` as the reference of a model that has an actor."""
-    model.load_adapter(str(folder), adapter_name=REFERENCE, is_trainable=False)
+    _add(model, folder, REFERENCE, is_trainable=False)
+
+
+def _add(model: Any, folder: Path, name: str, *, is_trainable: bool) -> None:
+    if missing := model.load_adapter(str(folder), adapter_name=name, is_trainable=is_trainable).missing_keys:
+        raise ValueError(f"missing adapter keys: {missing}")
 
 
 def _layers(name: str, targets: Targets) -> set[str]:
@@ -248,8 +265,6 @@ class AdapterWeights:
         """An adapter from named tensors and the configuration that peft saves with them."""
         from peft.utils.other import get_pattern_key
 
-        if str(config.get("peft_type")).rpartition(".")[2] != "LORA":
-            raise InputError(f"an adapter of type {config.get('peft_type')}; adapters by name are LoRA adapters")
         if odd := [variant for variant in VARIANTS if config.get(variant)]:
             raise InputError(f"an adapter with {', '.join(odd)}; adapters by name are plain LoRA")
         sides: dict[str, dict[str, Tensor]] = {}
@@ -365,8 +380,6 @@ UNSUPPORTED = (
 def read_shape(folder: Path) -> Lora:
     """The shape of the LoRA adapter in `folder`."""
     config = check_rank(folder)
-    if config.get("peft_type") != "LORA":
-        raise InputError(f"{folder} is a {config.get('peft_type')} adapter; Bough trains LoRA adapters")
     targets = config["target_modules"]
     names = targets if isinstance(targets, str) else tuple(sorted(targets))
     return Lora(config["r"], config["lora_alpha"], config["lora_dropout"], names, bool(config.get("target_parameters")))

@@ -18,11 +18,10 @@ from bough.config.base import setting
 from bough.config.groups import ReportConfig
 from bough.data.reader import Reader
 from bough.errors import InputError
-from bough.evaluation.results import ModelResult
 from bough.experiments.recipe import read_settings
 from bough.files import cache_folder, nearby, refuse_links, write_atomically
 from bough.ledger import plural
-from bough.report.evaluated import Evaluation, Measured, Subject, find_subject, measured, model_of, section, shortened
+from bough.report.evaluated import Measured, Subject, find_subject, measured, model_of, section, shortened
 from bough.report.lineage import BaseModel, Lineage, Stage, base_model, code, fenced, plain, read_json, table
 from bough.terminal.console import printable
 from bough.types import Trajectory
@@ -113,6 +112,8 @@ def write_card(config: CardConfig) -> Card:
     weights = made.path.parent
     if config.output is None:
         refuse_links(*(folder for folder in (weights.parent, weights) if folder != config.run))
+    if made.path.is_dir():
+        raise InputError(f"{made.path} is a folder; --output is the file to write")
     if made.path.exists() and not config.overwrite:
         raise InputError(f"{made.path} exists; give --overwrite to replace it, or another --output")
     try:
@@ -275,7 +276,7 @@ def front_matter(subject: Subject, base: BaseModel, found: Sequence[Measured], t
     from huggingface_hub import EvalResult, ModelCardData
 
     results = []
-    for group in found:
+    for number, group in enumerate(found, 1):
         if group.own is None:
             continue
         settings, report = group.settings, group.reports[group.own]
@@ -287,6 +288,8 @@ def front_matter(subject: Subject, base: BaseModel, found: Sequence[Measured], t
                     task_type="text-generation", task_name="Acting in an environment",
                     dataset_type=world, dataset_name=f"{world}, {plural(report['tasks'], 'task')}",
                     dataset_split=_one_line(settings.split) if settings.split else None,
+                    # The Hub's library joins results that agree in type, split and this.
+                    dataset_config=f"evaluation {number}, seed {settings.seed}",
                     metric_type={"success": "success_rate", "reward": "mean_reward"}[kind],
                     metric_name=name, metric_value=round(value, 4),
                 ))  # fmt: skip
@@ -386,7 +389,7 @@ def program(subject: Subject, base: BaseModel, repo: str | None) -> str:
     """The code block."""
     template = load_template(str(subject.weights))
     place = json.dumps(repo) if repo else '"."  # the folder of this file'
-    name = json.dumps(base.hub_id) if base.hub_id else f'"path/to/base"  # {base.name}'
+    name = json.dumps(base.hub_id) if base.hub_id else f'"path/to/base"  # {_one_line(base.name)}'
     head = (ADAPTER if subject.is_adapter else WHOLE).format(imports=IMPORTS, base=name, place=place)
     messages, tools = _conversation(subject, template)
     pad = template.tokenizer.pad_token_id
@@ -429,18 +432,13 @@ def _conversation(subject: Subject, template: ChatTemplate) -> tuple[list[Spoken
 
 
 def _sampling(subject: Subject) -> str:
-    for _, model in _own(subject):
-        if "max_new_tokens" in model.settings:
-            tokens, temperature = model.settings["max_new_tokens"], model.settings.get("temperature")
-            how = f"do_sample=True, temperature={temperature}" if temperature else "do_sample=False"
-            return f"max_new_tokens={tokens}, {how}"
-    return "max_new_tokens=256, do_sample=False"
-
-
-def _own(subject: Subject) -> Iterator[tuple[Evaluation, ModelResult]]:
-    """The evaluations of these weights."""
+    """As in the first evaluation of these weights that names it."""
     for evaluation in subject.evaluations:
         for model in evaluation.results.models:
             weights = model_of(model, evaluation)
-            if weights is not None and weights.resolve() == subject.weights.resolve():
-                yield evaluation, model
+            own = weights is not None and weights.resolve() == subject.weights.resolve()
+            tokens, temperature = model.settings.get("max_new_tokens"), model.settings.get("temperature")
+            if own and isinstance(tokens, int) and isinstance(temperature, int | float | None):
+                how = f"do_sample=True, temperature={temperature}" if temperature else "do_sample=False"
+                return f"max_new_tokens={tokens}, {how}"
+    return "max_new_tokens=256, do_sample=False"

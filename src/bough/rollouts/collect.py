@@ -105,10 +105,7 @@ class LocalRunner:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One episode to be played.
-
-    `temperature` is what to sample at, where the attempts at a task differ in it.
-    """
+    """One episode to be played, online at this temperature."""
 
     id: str
     task: Task

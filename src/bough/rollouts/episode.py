@@ -34,8 +34,7 @@ from bough.chat.tool_calls import reply_text
 from bough.config.groups import AgentConfig, LimitsConfig, SamplingConfig
 from bough.data.base import row_error
 from bough.engines.base import Answer, Chat, ContextFullError, Engine, EngineError, ModelChat
-from bough.engines.load import load_engine
-from bough.engines.server.app import Endpoint, listen, need_server
+from bough.engines.load import load_engine, need_server
 from bough.engines.server.session import Session, SessionConfig
 from bough.engines.server.store import Recorder, SessionOutcome, trajectory_of
 from bough.environments.base import Environment, EnvironmentFailedError, Observation, blame
@@ -270,13 +269,14 @@ async def play(
     record = Episode(id, task)
     environment = Isolated(environment_class, task, step_timeout_s=limits.step_timeout_s)
     chat: Chat | None = None
+    clock: asyncio.Timeout | None = None
     try:
         record.begin(await environment.start())
         chat = agent.enter(environment, episode=episode or id, seed=seed)
         async with asyncio.timeout(limits.episode_timeout_s) as clock:
             await _turns(record, environment, chat, limits)
     except TimeoutError as error:
-        if not clock.expired():
+        if clock is None or not clock.expired():
             raise EngineError(f"the answer raised {type(error).__name__}: {error}") from error
         record.stop = "episode_timeout"
     except ContextFullError:
@@ -326,7 +326,7 @@ class AgentEndpoint:
 
     def __init__(self) -> None:
         need_server()
-        from bough.engines.server.app import LOOPBACK_NAMES, Access, make_app
+        from bough.engines.server.app import LOOPBACK_NAMES, Access, Endpoint, listen, make_app
 
         self.recorder = Recorder()
         self.http = Endpoint(make_app(self.recorder, Access(LOOPBACK_NAMES), model="bough"), listen("127.0.0.1", 0))

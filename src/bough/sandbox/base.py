@@ -61,7 +61,6 @@ class Result:
     killed: Killed | None = None
     truncated: bool = False
     alive: bool = False
-    duration_s: float = 0.0
 
     @property
     def ok(self) -> bool:

@@ -6,6 +6,7 @@ Waiting for a worker does not count towards the time limit of what needs it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from functools import partial
 from typing import Self
@@ -15,8 +16,10 @@ from bough.sandbox.base import Answer, Result, SandboxLimits
 from bough.sandbox.isolation import Isolation, choose, command
 from bough.sandbox.worker import SandboxWorker
 
+log = logging.getLogger(__name__)
 LEAST_SESSIONS, SESSIONS_PER_CORE = 4, 16
 OWN_MB, WARM_MB = 64.0, 256.0  # what a keeper itself may use, and its warm-up
+PATIENCE_S = 60.0  # then a warning says what is waited for
 
 
 class Sandbox:
@@ -54,30 +57,23 @@ class Sandbox:
         self._command = partial(command, self.isolation, self.limits, warm_up=warm_up, hidden=hidden, packages=packages)
         self._idle: list[SandboxWorker] = []
         self._busy: set[SandboxWorker] = set()
-        self._turns, self._places = asyncio.Semaphore(self.workers), asyncio.Semaphore(self.sessions)
-        self._closed = False
+        self._turns, self.places = asyncio.Semaphore(self.workers), asyncio.Semaphore(self.sessions)
+        self._closed = self._warned = False
 
     async def run(self, code: str, *, timeout_s: float | None = None, answer: Answer | None = None) -> Result:
         """Runs a program in a process of its own.
 
         With `answer` it has a function `ask`, which passes a text to `answer` and returns its reply.
         """
-        worker = await self._take(self._turns)
+        worker = await self.take(self._turns)
         try:
             return await worker.run(code, timeout_s=timeout_s, answer=answer)
         finally:
-            self._give_back(worker, self._turns)
+            self.give_back(worker, self._turns)
 
     def session(self) -> Session:
         """A notebook: names persist between its cells."""
         return Session(self)
-
-    async def place(self) -> SandboxWorker:
-        """A worker for a session; `leave` gives it back."""
-        return await self._take(self._places)
-
-    def leave(self, worker: SandboxWorker) -> None:
-        self._give_back(worker, self._places)
 
     async def close(self) -> None:
         self._closed = True
@@ -85,10 +81,14 @@ class Sandbox:
             worker.kill()
         self._idle, self._busy = [], set()
 
-    async def _take(self, places: asyncio.Semaphore) -> SandboxWorker:
+    async def take(self, places: asyncio.Semaphore) -> SandboxWorker:
         """A worker for exclusive use, a warm or a new one, as soon as there is a place: first come, first served."""
         with event_loop.not_counted():
-            await places.acquire()
+            warning = asyncio.get_running_loop().call_later(PATIENCE_S, self._warn)
+            try:
+                await places.acquire()
+            finally:
+                warning.cancel()
             if self._idle:
                 worker = self._idle.pop()
                 self._busy.add(worker)
@@ -98,11 +98,11 @@ class Sandbox:
             try:
                 await worker.start()
             except BaseException:
-                self._give_back(worker, places)
+                self.give_back(worker, places)
                 raise
         return worker
 
-    def _give_back(self, worker: SandboxWorker, places: asyncio.Semaphore) -> None:
+    def give_back(self, worker: SandboxWorker, places: asyncio.Semaphore) -> None:
         """Keeps a clean worker for the next program, and ends any other."""
         self._busy.discard(worker)
         if worker.clean and not self._closed and len(self._idle) < self.workers:
@@ -110,6 +110,12 @@ class Sandbox:
         else:
             worker.kill()
         places.release()
+
+    def _warn(self) -> None:
+        if not self._warned:
+            waits = f"a program waits for a sandbox since {PATIENCE_S:g} s, {self.sessions} sessions may be open"
+            log.warning("%s; if nothing moves, lower --concurrency", waits)
+        self._warned = True
 
     async def __aenter__(self) -> Self:
         return self
@@ -140,7 +146,7 @@ class Session:
         finally:
             if not worker.clean and worker is self._worker:
                 self._worker = None
-                self._sandbox.leave(worker)
+                self._sandbox.give_back(worker, self._sandbox.places)
 
     async def close(self) -> None:
         worker, self._worker = self._worker, None
@@ -148,11 +154,11 @@ class Session:
             try:
                 await worker.reset()
             finally:
-                self._sandbox.leave(worker)
+                self._sandbox.give_back(worker, self._sandbox.places)
 
     async def _have_worker(self) -> SandboxWorker:
         if self._worker is None:
-            self._worker = await self._sandbox.place()
+            self._worker = await self._sandbox.take(self._sandbox.places)
         return self._worker
 
     async def __aenter__(self) -> Self:

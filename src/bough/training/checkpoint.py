@@ -102,7 +102,9 @@ class Checkpoint:
                 count,
             )
         if rank < len(randomness):
-            _set_random_state(randomness[rank])
+            torch.set_rng_state(randomness[rank]["cpu"])
+            if "cuda" in randomness[rank] and torch.cuda.is_available():
+                torch.cuda.set_rng_state(randomness[rank]["cuda"])
         return counters
 
     def damaged(self, why: str) -> InputError:
@@ -202,12 +204,6 @@ def _random(tensors: dict[str, Tensor], processes: Any) -> list[dict[str, Tensor
     return states
 
 
-def _set_random_state(state: Mapping[str, Tensor]) -> None:
-    torch.set_rng_state(state["cpu"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])
-
-
 # Writes checkpoints in the background: training continues as soon as their tensors are copied.
 # One is written at a time, and the next waits for it. A kill finds the one before it whole, as ever: a checkpoint
 # gets its name when it is complete.
@@ -268,6 +264,7 @@ def snapshot(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 Count = Annotated[StrictInt, Field(ge=0)]
+OF_EARLIER_VERSIONS = {"success_total", "success_count", "overflows", "loss_scale"}  # counters
 
 
 @dataclass
@@ -283,7 +280,7 @@ class Counters:
     gradient_checkpointing: StrictBool = False  # switched on where memory ran out
     best_loss: FiniteFloat | None = None
     evaluations_without_gain: Count = 0
-    levels: list[Count] = field(default_factory=lambda: [0])
+    levels: Annotated[list[Count], Field(min_length=1)] = field(default_factory=lambda: [0])
 
     def count_evaluation(self, loss: float) -> bool:
         """Notes an evaluation's loss; whether it is the lowest so far. One that is not finite never is."""
@@ -296,7 +293,7 @@ class Counters:
     def from_json(cls, values: Any) -> Counters:
         """The counters of a checkpoint. ValueError where one is missing or out of range."""
         names = {one.name for one in fields(cls)}
-        if not isinstance(values, dict) or not names <= values.keys():
+        if not isinstance(values, dict) or not names <= values.keys() <= names | OF_EARLIER_VERSIONS:
             raise ValueError(f"the counters are not {', '.join(sorted(names))}")
         try:
             return TypeAdapter(cls).validate_python(values)
@@ -380,11 +377,6 @@ class OptimizerState(NamedTuple):
                     numbers["state"].setdefault(str(index), {})[name] = value
         return cls(_each_by_itself(gather(tensors)), numbers)
 
-    @property
-    def not_finite(self) -> str | None:
-        """Which tensor holds a value that is not finite, if one does."""
-        return not_finite(self.tensors)
-
     def checked(self, optimizer: torch.optim.Optimizer) -> OptimizerState:
         """This state. ValueError and the like where the optimizer cannot have had it or a value is not finite."""
         weights = _weights(optimizer)
@@ -397,7 +389,7 @@ class OptimizerState(NamedTuple):
             for name in MOMENTS:
                 if name in values and not _alike(values[name], weights[index]):
                     raise ValueError(f"the optimizer's {name} of weight {index} has not the weight's shape and type")
-        if (broken := self.not_finite) is not None:
+        if (broken := not_finite(self.tensors)) is not None:
             raise ValueError(f"the optimizer's {broken} holds a value that is not finite")
         return self
 

@@ -240,7 +240,7 @@ class Trainer:
 
     def _save_checkpoint(self) -> None:
         weights, optimizer = self.policy.weights(), OptimizerState.of(self.optimizer)
-        self._check_finite(not_finite(weights) or optimizer.not_finite)
+        self._check_finite(not_finite(weights) or not_finite(optimizer.tensors))
         randomness = self.processes.gather([checkpoint.random_state()])
         if self.processes.first:
             self.writer.wait()  # no two copies of all weights

@@ -123,8 +123,7 @@ class PopulationTrainer:
                     even = " even with gradient checkpointing" if policy.row_reader.recomputed else ""
                     raise BoughError(
                         f"out of GPU memory in {what} with token_budget {self.budget}{even}, and a call has "
-                        f"{step.longest_call:,} tokens; try a max_length below that, gradient checkpointing or fewer "
-                        "members"
+                        f"{step.longest_call:,} tokens; try a max_length below that or fewer members"
                     ) from error
             # Outside the handler: its exception keeps the tensors of the failed pass in memory.
             if backward:

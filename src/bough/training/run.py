@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from bough import bit_exact
-from bough.config.base import flattened, leaves
+from bough.config.base import flattened, leaves, parts
 from bough.config.groups import ClusterConfig
 from bough.config.run_folder import RunDir
 from bough.config.training import TrainingConfig
@@ -57,6 +57,9 @@ UNIMPORTANT = {
 }
 # Settings that say what shape the trained weights have; a checkpoint of them has fixed it.
 SHAPE = {"use_lora", "lora_r", "lora_alpha", "lora_target_modules", "lora_experts"}
+
+# Settings of earlier versions that changed what is computed, as they were where they did not.
+OFF = {"fp16": False, "gradient_accumulation_steps": 1, "passes": 1, "entropy_coef": 0.0, "success": None}
 
 # Held-out records are looked for among the trained ones up to this number of them: larger data are read from disk.
 MOST_COMPARED = 20_000
@@ -300,13 +303,25 @@ def _newest_checkpoint(folder: RunDir, config: TrainingConfig) -> Checkpoint | N
     return found[-1]
 
 
+def _settings_before(folder: RunDir, config: TrainingConfig) -> dict[str, Any]:
+    """The settings that a run began with, by flat name. InputError where one changed it that no longer exists."""
+    given = YamlFile.read(folder.config).values
+    known = {name: part.model_fields for name, part in parts(type(config)).items()}
+    inside = {name: given[name] for name in known if isinstance(given.get(name), dict)}
+    for settings in (given, *inside.values()):
+        if odd := [f"{name} {settings[name]}" for name in OFF.keys() & settings if settings[name] != OFF[name]]:
+            raise InputError(f"{folder.path} began with {odd[0]}, which no longer exists; start a new run")
+    kept = {name: {k: v for k, v in own.items() if k in known[name]} for name, own in inside.items()}
+    return flattened(type(config), given | kept)
+
+
 def _chosen_before(
     folder: RunDir, config: TrainingConfig, names: Iterable[str], processes: Processes
 ) -> dict[str, int | bool]:
     """What was chosen of these settings when a resumed run began: the last bits of all numbers depend on it."""
     if not folder.config.exists():
         return {}
-    before = flattened(type(config), YamlFile.read(folder.config).values)
+    before = _settings_before(folder, config)
     found = {name: before[name] for name in names if isinstance(before.get(name), int)}
     # A run that moves to a CPU can do neither there.
     return found if processes.device.type == "cuda" else {k: v for k, v in found.items() if k == "token_budget"}
@@ -314,7 +329,7 @@ def _chosen_before(
 
 def _report_changes(folder: RunDir, config: TrainingConfig, resumed: Checkpoint | None) -> None:
     """A run may resume with other settings, but not silently."""
-    before = folder.recorded(flattened(type(config), YamlFile.read(folder.config).values))
+    before = folder.recorded(_settings_before(folder, config))
     now = folder.recorded(config.flat_dump())
     changed = {
         k: f"{k} {before[k]} → {v}"

@@ -192,13 +192,11 @@ class Step:
             return self.method.loss(parts, found, reference, denominator)
         if self.totals is None:
             totals = self.method.totals(parts, found, reference)
-            self.totals = self._over_processes(totals) if self.in_step else totals
+            if self.in_step:
+                totals = totals.to(self.policy.device)  # a process without parts has them on the CPU
+                torch.distributed.all_reduce(totals)
+            self.totals = totals
         return self.method.loss(parts, found, reference, denominator, self.totals)
-
-    def _over_processes(self, totals: Tensor) -> Tensor:
-        totals = totals.to(self.policy.device)  # a process without parts has them on the CPU
-        torch.distributed.all_reduce(totals)
-        return totals
 
     def _by_part(self, rows: list[int], values: Logprobs) -> tuple[list[Example], list[list[Tensor]]]:
         by_call = {c: v for r in rows for c, v in zip(self.rows[r].calls, values[r], strict=True)}

@@ -165,11 +165,6 @@ def _start(name: Name, run: Path, project: str) -> Any:
 LONGEST = 500  # characters of a setting that every backend accepts
 
 
-def _status(kind: type[BaseException] | None) -> str:
-    """MLflow's word for how a run ended."""
-    return "FINISHED" if kind is None else "KILLED" if issubclass(kind, KeyboardInterrupt) else "FAILED"
-
-
 # A recipe's run in MLflow: one parent, with a child for each stage.
 
 EXPERIMENT = "bough"
@@ -222,7 +217,8 @@ class RecipeTracker:
         if not self._opened:
             return
         with _leniently("the end of the run"):
-            self._mlflow.end_run(_status(kind))
+            failed = "KILLED" if kind and issubclass(kind, KeyboardInterrupt) else "FAILED"
+            self._mlflow.end_run(failed if kind else "FINISHED")
 
     def add(self, stage: str, settings: Mapping[str, Any], numbers: Mapping[str, Any], files: Sequence[Path]) -> None:
         """Adds a finished stage that does not report for itself."""

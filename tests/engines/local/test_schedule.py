@@ -115,6 +115,18 @@ def test_the_longest_of_several_prefixes_is_copied():
     assert scheduler.store.copied == [(0, 90)]
 
 
+def test_a_call_that_fails_to_enter_is_still_there_and_nothing_is_counted_twice(monkeypatch):
+    scheduler = scheduler_of(budget=1000)
+    scheduler.waiting.append(request("a", ids_from(0, 50)))
+    compute(scheduler)
+    finish(scheduler, "a")
+    scheduler.waiting.extend([request("a", ids_from(0, 80)), request("b", [1])])
+    monkeypatch.setattr(scheduler.store, "allocate", None)
+    with pytest.raises(TypeError):
+        scheduler.admit()
+    assert [one.episode for one in scheduler.requests()] == ["a", "b"] and scheduler.spent == 60
+
+
 def test_a_likeness_further_on_is_no_prefix():
     scheduler = scheduler_of(budget=1000)
     for name, ids in (("a", ids_from(0, 50)), ("b", [999, *ids_from(1, 79)])):

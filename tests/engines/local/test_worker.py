@@ -6,8 +6,9 @@ from contextlib import contextmanager
 import pytest
 
 from bough.config.groups import SamplingConfig
-from bough.engines.base import EngineError
+from bough.engines.base import EngineError, Generated
 from bough.engines.local.engine import LocalEngine
+from bough.engines.local.schedule import Request
 from bough.policy.adapters import AdapterWeights, Lora
 from bough.policy.policy import Policy
 from tests.engines.local.playing import prompt, small_engine
@@ -95,6 +96,21 @@ def test_an_order_that_fails_is_heard_of_by_those_who_wait_and_ends_nothing(engi
         waiting.run_until_complete(asked)
     waiting.close()
     answer(engine)
+    asyncio.run(engine.close())
+
+
+def test_an_answer_arrives_though_another_of_its_step_fails(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch):
+    async def both() -> list[object]:
+        sampling = SamplingConfig(max_new_tokens=1)
+        asked = [engine.generate(name, prompt(name, 5), sampling=sampling, seed=1, stop_ids=[]) for name in "ef"]
+        answers = asyncio.gather(*asked, return_exceptions=True)
+        asyncio.get_running_loop().call_soon(engine.resume)  # both have asked
+        return await asyncio.wait_for(answers, 60)
+
+    take = Request.take
+    monkeypatch.setattr(Request, "take", lambda self, drawn: take(self, drawn if self.episode == "e" else None))
+    engine.pause()
+    assert [type(answer) for answer in asyncio.run(both())] == [Generated, EngineError]
     asyncio.run(engine.close())
 
 

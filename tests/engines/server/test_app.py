@@ -81,13 +81,6 @@ def test_a_large_body_is_read_outside_the_event_loop(large: bool, monkeypatch: p
     assert on_loop == [not large] * 3
 
 
-def test_a_tool_call_is_given_as_data():
-    [choice] = post(FakeEngine(say=lambda _: LOOK), CHAT, body(user("Hello"), tools=[TOOL])).json()["choices"]
-    assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] is None
-    [call] = choice["message"]["tool_calls"]
-    assert call["function"] == {"name": "look", "arguments": '{"at": "shelf"}'} and call["type"] == "function"
-
-
 def test_exact_tokens_are_given_to_those_who_ask():
     whole = post(FakeEngine(say=lambda _: "hi END"), CHAT, body(user("x"), stop="END", return_token_ids=True)).json()
     assert bytes(whole["prompt_token_ids"]) == b"user:x\n"

@@ -46,7 +46,7 @@ async def test_the_openai_client_talks_streams_and_calls_tools():
         messages += [first.choices[0].message, user("What is there?")]
         second = await ai.chat.completions.create(model="m", messages=messages, tools=[TOOL])  # type: ignore[list-item]
         [call] = second.choices[0].message.tool_calls or []
-        assert second.choices[0].finish_reason == "tool_calls"
+        assert second.choices[0].finish_reason == "tool_calls" and call.function.arguments == '{"at": "shelf"}'
         messages += [second.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "mug"}]
         stream = await ai.chat.completions.create(
             model="m", messages=messages, tools=[TOOL], stream=True, stream_options={"include_usage": True}

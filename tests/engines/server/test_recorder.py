@@ -11,10 +11,6 @@ from tests.engines.server.fake import FakeEngine, make_recorder
 from tests.engines.server.test_session import ask
 
 
-def run(play: Any) -> None:
-    asyncio.run(play())
-
-
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a b", "ä", "a" * 129, ".hidden", "a\n", "a%2f"])
 def test_names_that_could_be_paths_are_refused(name: str):
     with pytest.raises(RefusedError, match="a session's name"):
@@ -40,34 +36,31 @@ async def test_a_session_without_a_call_cannot_be_recorded_and_leaves_nothing():
     await recorder.answer("s", ask("one"))
 
 
-def test_unused_sessions_are_closed_and_marked(monkeypatch: pytest.MonkeyPatch):
-    async def play() -> None:
-        ended = []
-        recorder = make_recorder(engine := FakeEngine(), timeout_s=60.0)
-        real = recorder.end
+async def test_unused_sessions_are_closed_and_marked(monkeypatch: pytest.MonkeyPatch):
+    ended = []
+    recorder = make_recorder(engine := FakeEngine(), timeout_s=60.0)
+    real = recorder.end
 
-        async def end(name: str, outcome: SessionOutcome) -> Any:
-            ended.append(await real(name, outcome))
-            return ended[-1]
+    async def end(name: str, outcome: SessionOutcome) -> Any:
+        ended.append(await real(name, outcome))
+        return ended[-1]
 
-        monkeypatch.setattr(recorder, "end", end)
-        await recorder.answer("old", ask("one"))
-        recorder.session("empty")
-        assert await recorder.sweep() == []
-        engine.gate = asyncio.Event()
-        busy = asyncio.create_task(recorder.answer("busy", ask("one")))
-        while len(engine.asked) < 2:
-            await asyncio.sleep(0)
-        later = time.monotonic() + 61
-        monkeypatch.setattr(module.time, "monotonic", lambda: later)
-        assert sorted(await recorder.sweep()) == ["empty", "old"], "one in use stays"
-        assert [(one.id, one.stop, one.success) for one in ended] == [("old", "session_timeout", None)]
-        with pytest.raises(RefusedError, match="it timed out"):
-            recorder.session("old")
-        engine.gate.set()
-        await busy
-
-    run(play)
+    monkeypatch.setattr(recorder, "end", end)
+    await recorder.answer("old", ask("one"))
+    recorder.session("empty")
+    assert await recorder.sweep() == []
+    engine.gate = asyncio.Event()
+    busy = asyncio.create_task(recorder.answer("busy", ask("one")))
+    while len(engine.asked) < 2:
+        await asyncio.sleep(0)
+    later = time.monotonic() + 61
+    monkeypatch.setattr(module.time, "monotonic", lambda: later)
+    assert sorted(await recorder.sweep()) == ["empty", "old"], "one in use stays"
+    assert [(one.id, one.stop, one.success) for one in ended] == [("old", "session_timeout", None)]
+    with pytest.raises(RefusedError, match="it timed out"):
+        recorder.session("old")
+    engine.gate.set()
+    await busy
 
 
 async def test_a_session_that_cannot_be_ended_keeps_no_other_open():

@@ -16,6 +16,7 @@ from tests.engines.server.fake import TOOL, body, user
 
 HUGE = 10**400
 DEEP = "[" * 150 + "]" * 150
+LOOK = {"function": {"name": "look", "arguments": "{}"}}
 CALL = {"function": {"name": "look", "arguments": f'{{"at": {DEEP}}}'}}
 
 
@@ -67,11 +68,19 @@ def test_with_fixed_sampling_a_client_can_only_shorten_and_stop_replies():
         ({"max_tokens": True}, "max_tokens", "valid integer"),
         ({"max_tokens": HUGE}, "max_tokens", "less than or equal to 2147483647"),
         ({"max_completion_tokens": HUGE}, "max_completion_tokens", "less than or equal to 2147483647"),
-        ({"stop": 7}, "stop", "stop.constrained-str is 7: Input should be a valid string"),
-        ({"stop": ["x"] * (MAX_STOPS + 1)}, "stop", "stop"),
-        ({"stop": "x" * 10_000}, "stop", "at most 1000 characters"),
+        ({"stop": 7}, "stop", "stop is 7: it may be a text of up to 1000 characters, or a list of up to 64 of them"),
+        ({"stop": ["x"] * (MAX_STOPS + 1)}, "stop", "stop is ['x', 'x'"),
+        ({"stop": "x" * 10_000}, "stop", "up to 1000 characters"),
         ({"stream": "yes"}, "stream", "stream is 'yes': Input should be a valid boolean"),
-        ({"tool_choice": "required"}, "tool_choice", "Input should be 'auto' or 'none'"),
+        ({"tool_choice": "required"}, "tool_choice", "this server cannot force a tool call"),
+        ({"tools": [TOOL] * 1025}, "tools", "there are 1,025 tools; at most 1,024 are read"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [LOOK] * 16_385}]},
+            "messages",
+            "there are 16,385 tool calls",
+        ),
+        ({"prediction": {"type": "text"}}, "prediction", "prediction is not supported"),
+        ({"response_format": "auto"}, "response_format", "response_format is not supported"),
         ({"tools": [{"type": "function"}]}, "tools", "tools[0] has no function with a name"),
         ({"tools": [{**TOOL, "more": json.loads(DEEP)}]}, "tools", f"nested deeper than {MAX_DEPTH} levels"),
         ({"response_format": {"type": "json_object"}}, "response_format", "response_format is not supported"),
@@ -103,15 +112,18 @@ def test_a_temperature_that_no_float32_can_be_divided_by_means_the_most_likely_t
 def test_garbage_is_refused(given: bytes):
     with pytest.raises(RefusedError, match="the body is"):
         read_request(given)
+    with pytest.raises(RefusedError, match="messages is missing"):
+        read_request(b"{}")
 
 
-@pytest.mark.parametrize("name", ["response_format", "frequency_penalty", "logit_bias"])
+@pytest.mark.parametrize("name", ["response_format", "frequency_penalty", "logit_bias", "user"])
 def test_a_value_that_asks_for_nothing_is_no_reason_to_refuse(name: str):
-    read(**{name: {"response_format": {"type": "text"}, "frequency_penalty": 0, "logit_bias": {}}[name]})
+    values: dict[str, Any] = {"response_format": {"type": "text"}, "frequency_penalty": 0, "logit_bias": {}}
+    read(**{name: values.get(name, "a, [b]" * MAX_VALUES)})
 
 
 @pytest.mark.parametrize("more", [{"metadata": [0] * MAX_VALUES}, {"tools": json.dumps([0] * (MAX_VALUES + 1))}])
 def test_more_values_than_a_request_needs_are_refused_before_they_are_read(more: dict[str, Any]):
-    with pytest.raises(RefusedError, match="more than 1,048,576 JSON values") as caught:
+    with pytest.raises(RefusedError, match="more than 262,144 JSON values") as caught:
         read(**more)
     assert caught.value.status == 413

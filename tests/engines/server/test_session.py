@@ -115,11 +115,14 @@ async def test_a_stop_text_is_cut_off_and_stays_away_from_the_history():
     assert call is not None and call.text == "an answer END", "the tokens are what was sampled"
 
 
-async def test_a_closed_session_cancels_what_is_in_flight_and_refuses_the_rest():
+async def test_a_closed_session_cancels_what_is_in_flight_and_refuses_the_rest(monkeypatch: pytest.MonkeyPatch):
     session = session_on(engine := FakeEngine(gate=asyncio.Event()))
     waiting = asyncio.create_task(session.answer(ask("one")))
     while not engine.asked:
         await asyncio.sleep(0)
+    monkeypatch.setattr("bough.engines.server.session.MAX_IN_FLIGHT", 1)
+    with pytest.raises(RefusedError, match="session s has 1 requests in flight"):
+        await session.answer(ask("two"))
     session.close("it has ended")
     for answer in (waiting, session.answer(ask("two"))):
         with pytest.raises(RefusedError, match="session s is closed") as caught:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -150,6 +151,16 @@ async def test_what_a_full_disk_refused_is_not_written_later(tmp_path: Path, mon
     await recorder.close()
     assert [record.id for record in recorded(tmp_path)] == ["s"]
     assert [line["session"] for line in lines(tmp_path)] == ["t"]
+
+
+async def test_a_line_that_cannot_be_written_takes_no_other_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    recorder = make_recorder(FakeEngine(), store := Store(tmp_path))
+    real = store._journal.write
+    monkeypatch.setattr(store._journal, "write", lambda row: real(row) if row["session"] != "b" else [][row])
+    store._disk.submit(time.sleep, 0.2)  # all three are one batch
+    answers = await asyncio.gather(*(recorder.answer(name, ask("one")) for name in "abc"), return_exceptions=True)
+    assert isinstance(answers[1], RefusedError) and answers[1].status == 507
+    assert [line["session"] for line in lines(tmp_path)] == ["a", "c"]
 
 
 async def test_a_journal_that_cannot_be_compacted_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -88,7 +88,7 @@ def test_an_answer_is_the_last_line_of_the_final_reply(url: str, replies: list[s
     ("said", "expected", "same"),
     [
         ("1,500", 1500, True), ("The Hague.", "the  hague", True), ("Paris", "Rome", False), ("", "", False),
-        ("true", True, True), ("-3", 3, False), ("nan", "x", False),
+        ("true", True, True), ("-3", 3, False), ("nan", "x", False), ("a", "a\nb", False), ("Is\na\n\nb", "a\nb", True),
     ],
 )  # fmt: skip
 def test_answers_are_compared_as_numbers_or_words(said: str, expected: Any, same: bool):

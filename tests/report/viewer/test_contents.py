@@ -110,6 +110,7 @@ def test_an_enormous_line_is_skipped_without_being_held(tmp_path: Path, monkeypa
     found = list(contents.read_on(file, 0, 0))
     assert isinstance(found[0].record, RowError) and found[0].record.reason == "too_large"
     assert [one.line for one in found] == [1, 2, 3] and isinstance(found[2].record, Trajectory)
+    assert found[0].length == found[1].offset, "what is read on from there"
     assert contents.fetch(file, 3, found[2].offset, found[2].length) == found[2].record
 
 

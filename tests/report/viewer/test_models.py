@@ -33,12 +33,18 @@ def test_every_token_has_its_text_and_together_they_are_the_whole(renderer: Rend
     assert renderer.ask(TINY, ids=[10**6]) == {"texts": None}, "another model's tokens get no wrong texts"
 
 
-def test_what_cannot_be_read_is_said_and_the_next_question_is_answered(tmp_path: Path, renderer: Renderer):
+def test_what_cannot_be_read_is_said_and_what_takes_too_long_is_not_asked_again(
+    tmp_path: Path, renderer: Renderer, monkeypatch: pytest.MonkeyPatch
+):
     (tmp_path / "tokenizer.json").write_text("{}")
     assert "cannot be read" in renderer.ask(tmp_path, ids=[1])["missing"]
     renderer._process.kill()
-    assert "too long" in renderer.ask(TINY, ids=[])["missing"]
+    assert "too long" in renderer.ask(tmp_path, ids=[1])["missing"]
+    monkeypatch.setattr(module, "MAX_WAIT_S", 0)
+    assert "too long" in renderer.ask(tmp_path / "waited", ids=[])["missing"]
+    monkeypatch.undo()
     assert renderer.ask(TINY, ids=[]) == {"texts": []}
+    assert "too long" in renderer.ask(tmp_path, ids=[1])["missing"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -71,11 +71,9 @@ async def test_a_node_without_what_the_environment_needs_says_so():
 @pytest.mark.parametrize(
     ("made", "why"),
     [
-        (
-            worker(make_agents=ConfiguredAgent(AgentConfig(model="tiny", adapter=Path("gone")), SamplingConfig())),
-            "gone",
-        ),
+        (worker(make_agents=WITHOUT_ADAPTER), "gone"),
         (Worker(b"cno_such_module\nThing\n."), "ModuleNotFoundError: No module named 'no_such_module'"),
+        (Worker(b"", Surroundings(version="0.0.1")), "the driver has 0.0.1; install the same version"),
     ],
 )
 async def test_a_worker_that_cannot_start_says_why(made: Worker, why: str):
@@ -143,9 +141,3 @@ def test_a_worker_without_gpus_sees_none(gpus: float, visible: str):
     os.environ["CUDA_VISIBLE_DEVICES"] = "0"  # as Ray sets it where a worker has GPUs
     Surroundings.here(gpus=gpus).enter()
     assert os.environ["CUDA_VISIBLE_DEVICES"] == visible
-
-
-async def test_a_node_with_another_version_of_bough_is_refused():
-    made = Worker(b"", Surroundings(version="0.0.1"))
-    refusal = await made.start()
-    assert refusal is not None and refusal.endswith("the driver has 0.0.1; install the same version")

@@ -147,5 +147,6 @@ def test_places_can_be_given_and_then_all_others_are_implausible(tmp_path: Path)
         file.write_text(text)
         with pytest.raises(InputError, match=r"places\.json: must be JSON like"):
             Locations.read(file)
-    with pytest.raises(InputError, match="cannot be read"):
-        Locations.read(tmp_path / "missing.json")
+    for path in (tmp_path / "missing.json", Path("/dev/null")):
+        with pytest.raises(InputError, match="cannot be read"):
+            Locations.read(path)

@@ -641,5 +641,6 @@ ANSWERS: dict[str, tuple[str, str]] = {
     "game_of_life_halting: anything": ("game_of_life_halting", "?"),
     "decimal_arithmetic: not a number": ("decimal_arithmetic", "NaN"),
     "game_of_life: a deep list": ("game_of_life", "[" * 9000 + "]" * 9000),
+    "number_sorting: each off by 0.9": ("number_sorting", "[96.9, 63.9, 39.0, 24.89, -31.4, -71.23, -90.1]"),
     "number_sorting: code": ("number_sorting", "[__import__('os')._exit(0)]"),
 }  # fmt: skip

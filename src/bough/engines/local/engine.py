@@ -182,10 +182,12 @@ class EngineWorker:
     def _step(self, spans: list[Span]) -> None:
         self.num_steps += 1
         complete: list[tuple[Request, Outcome]] = []
-        for span, drawn in zip(spans, self.runner.run(spans), strict=True):
-            if span.draws:
-                complete += self.scheduler.advance(span, drawn)
-        settle(complete)
+        try:
+            for span, drawn in zip(spans, self.runner.run(spans), strict=True):
+                if span.draws:
+                    complete += self.scheduler.advance(span, drawn)
+        finally:
+            settle(complete)
 
     def _give_up(self, error: EngineError) -> None:
         """Nothing that was computed is trusted any more."""
@@ -207,10 +209,10 @@ class LocalEngine(EngineWorker):
     episode may have (the model's context unless given),
     `max_running` how many calls are computed at once. `threads` are torch's own; `graphs`
     are CUDA graphs. With `fold`, the policy's LoRA adapter is added to copies of the weights and
-    costs no time. That is the default in float32, where nothing is lost by it, and on the path
-    "pages", whose weights are copies anyway; elsewhere it takes as much memory again as the weights
-    that it adapts. Which path computes a model follows from trying (`paths.py`); `layout` asks for
-    one: "pages" or "general". `training_bytes` is what training will take of the same GPU: by
+    costs no time. That is the default in float32, where nothing is lost by it; it takes as much memory
+    again as the weights that it adapts. The path "pages", whose weights are copies anyway, always does so
+    while no other adapter is set. Which path computes a model follows from trying (`paths.py`); `layout`
+    asks for one: "pages" or "general". `training_bytes` is what training will take of the same GPU: by
     default the engine leaves it free. With `apart`, the engine keeps a copy of the trained weights and
     on a GPU computes on a stream of its own: it samples while `policy` trains, with the weights of the
     last `renew`.

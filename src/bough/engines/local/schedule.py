@@ -424,6 +424,7 @@ class Scheduler:
                 self.leave(resident)
             elif left is not request:
                 resident.request = left
+                self.drop(left.episode)
                 self.residents[left.episode] = self.residents.pop(name)
 
     def admit(self) -> None:
@@ -433,23 +434,25 @@ class Scheduler:
         num_running = sum(len(one.request.together) for one in self.running() if one.request)
         begun = [one.request for one in self.running() if one.request and not one.request.completion_ids]
         passed_by: list[Request] = []
-        while self.waiting and num_running + len(self.waiting[0].together) <= self.max_running:
-            request = self.waiting.popleft()
-            resident = self.residents.get(request.episode)
-            if resident and resident.request:
-                passed_by.append(request)
-            elif same := next((one for one in begun if request.can_follow(one)), None):
-                same.followers += request.together
-                num_running += len(request.together)
-            elif self._is_being_computed(request):
-                passed_by.append(request)
-            elif self._enter(request):
-                num_running += len(request.together)
-                begun.append(request)
-            else:
-                self.waiting.appendleft(request)
-                break
-        self.waiting.extendleft(reversed(passed_by))
+        try:
+            while self.waiting and num_running + len(self.waiting[0].together) <= self.max_running:
+                request = self.waiting[0]  # until it is admitted: its caller must hear of it if that fails
+                resident = self.residents.get(request.episode)
+                if resident and resident.request:
+                    passed_by.append(request)
+                elif same := next((one for one in begun if request.can_follow(one)), None):
+                    same.followers += request.together
+                    num_running += len(request.together)
+                elif self._is_being_computed(request):
+                    passed_by.append(request)
+                elif self._enter(request):
+                    num_running += len(request.together)
+                    begun.append(request)
+                else:
+                    break
+                self.waiting.popleft()
+        finally:
+            self.waiting.extendleft(reversed(passed_by))
 
     def spans(self, most_tokens: int) -> list[Span]:
         """What to compute now: the next token of everyone who draws, and `most_tokens` of prompts."""
@@ -513,10 +516,11 @@ class Scheduler:
         if self.store.cost(request.most) > resident.capacity:
             if not self._make_room(request, resident, keep=source):
                 return False
-            self.spent -= resident.capacity
+            before = resident.capacity
             del resident.ids[known:]
             self.store.allocate(resident, request.most)
-            self.spent += resident.capacity
+            self.spent += resident.capacity - before
+            self.residents[request.episode] = resident  # from here on a failure below frees it
         del resident.ids[known:]
         self.num_kept += known
         if source is not None and source in self.residents.values():
@@ -526,7 +530,6 @@ class Scheduler:
         self.store.own(resident, len(resident.ids))
         self.num_prefilled += len(ids) - len(resident.ids)
         resident.request = request
-        self.residents[request.episode] = resident
         return True
 
     def _make_room(self, request: Request, resident: Resident, keep: Resident | None) -> bool:

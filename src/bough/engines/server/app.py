@@ -19,7 +19,6 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from pydantic_core import to_json
@@ -289,13 +288,6 @@ BACKLOG = 2048
 OPEN_FILES = 65_536
 
 
-def need_server() -> None:
-    """Raises InputError where the packages of the server are not installed."""
-    for name in ("starlette", "uvicorn"):
-        if find_spec(name) is None:
-            raise InputError(f"the endpoint needs the package {name}: pip install 'bough[viewer]' installs it")
-
-
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens; port 0 takes any that is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -316,7 +308,6 @@ class Endpoint:
     """Serves an application on the event loop that calls `start`, until `close`."""
 
     def __init__(self, app: Any, listening: socket.socket, *, host: str = "127.0.0.1") -> None:
-        need_server()
         import uvicorn
 
         class Server(uvicorn.Server):
@@ -352,11 +343,6 @@ class Endpoint:
             if self._serving.done():
                 raise BoughError("the endpoint could not be started")
             await asyncio.sleep(0.005)
-
-    async def wait(self) -> None:
-        """Until the endpoint is closed."""
-        assert self._serving is not None
-        await self._serving
 
     async def close(self) -> None:
         """Stops answering; requests in flight get a second to end."""

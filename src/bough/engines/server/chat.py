@@ -29,8 +29,9 @@ from bough.types import Message, ToolCall
 Model = TypeVar("Model", bound=BaseModel)
 # Limits on what one request may cost everyone else: all requests share an event loop and the engine's batches.
 MAX_MESSAGES = 1 << 14
-# JSON values in a body, counted as commas and brackets, also in texts: some of those are JSON themselves.
-MAX_VALUES = 1 << 20
+MAX_TOOLS, MAX_TOOL_CALLS = 1 << 10, 1 << 14
+# JSON values, in the body and in those of its texts that are JSON themselves.
+MAX_VALUES = 1 << 18
 MAX_STOPS, MAX_STOP = 64, 1000
 MAX_TEMPERATURE = 100.0
 # Below this, dividing by the temperature overflows float32; the most likely token is drawn.
@@ -40,12 +41,18 @@ LARGEST_WHOLE = (1 << 31) - 1
 MAX_DEPTH = 100
 # Seeds are taken modulo this: every engine accepts them then.
 SEEDS = 1 << 56
-# What changes replies and no engine here can do; and, besides nothing, the values that ask for nothing.
-UNSUPPORTED = (
-    "response_format", "frequency_penalty", "presence_penalty", "logit_bias", "functions", "function_call",
-    "top_logprobs", "modalities", "audio", "prediction", "web_search_options",
-)  # fmt: skip
-HARMLESS = ({"type": "text"}, ["text"], "none", "auto")
+# What changes replies and no engine here can do, with the values that ask for nothing.
+UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "response_format": ({"type": "text"},), "modalities": (["text"],), "function_call": ("none", "auto"),
+    "functions": (), "frequency_penalty": (), "presence_penalty": (), "logit_bias": (), "top_logprobs": (),
+    "audio": (), "prediction": (), "web_search_options": (),
+}  # fmt: skip
+# What a field may be, where pydantic's words would not tell a client.
+ALLOWED = {
+    "stop": f"it may be a text of up to {MAX_STOP} characters, or a list of up to {MAX_STOPS} of them",
+    "task": 'it may be a name, or an object with an "id"',
+    "tool_choice": 'it may be "auto" or "none": this server cannot force a tool call',
+}
 NumTokens = Annotated[int, Field(ge=1, le=LARGEST_WHOLE)]
 StopText = Annotated[str, Field(max_length=MAX_STOP)]
 
@@ -139,8 +146,8 @@ class RequestBody(BaseModel):
 def read_request(body: bytes) -> ChatRequest:
     """The request in a body. Raises RefusedError with a sentence about the first problem."""
     row = read_object(body)
-    for name in UNSUPPORTED:
-        if row.get(name) and row[name] not in HARMLESS:
+    for name, harmless in UNSUPPORTED.items():
+        if row.get(name) and row[name] not in harmless:
             raise RefusedError(400, f"{name} is not supported by this server", param=name, code="unsupported_parameter")
     given = validated(RequestBody, row)
     request = ChatRequest(
@@ -160,16 +167,37 @@ def read_request(body: bytes) -> ChatRequest:
 
 def read_object(body: bytes) -> dict[str, Any]:
     """The JSON object of a body."""
-    # Counted before they are read: the parser keeps every other thread waiting until it has made them all.
-    if sum(map(body.count, (b",", b"[", b"{"))) > MAX_VALUES:
-        raise RefusedError(413, f"the request has more than {MAX_VALUES:,} JSON values", code="too_large")
+    too_many = RefusedError(413, f"the request has more than {MAX_VALUES:,} JSON values", code="too_large")
+    if _num_values(body) > MAX_VALUES:
+        raise too_many
     try:
         row = from_json(body, allow_inf_nan=False)
     except (ValueError, RecursionError) as error:
         raise RefusedError(400, f"the body is not JSON: {error}") from None
     if not isinstance(row, dict):
         raise RefusedError(400, "the body is JSON but not an object")
+    if _num_values(b" ".join(_json_texts(row))) > MAX_VALUES:
+        raise too_many
     return row
+
+
+def _num_values(text: bytes) -> int:
+    """About how many values a JSON text has: commas and brackets outside of its texts.
+
+    Counted before they are read: the parser keeps every other thread waiting until it has made them all.
+    """
+    outside = b" ".join(text.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"', 4 * MAX_VALUES)[::2])
+    return sum(map(outside.count, (b",", b"[", b"{")))
+
+
+def _json_texts(value: Any, name: str = "") -> Iterator[bytes]:
+    """The texts of a request that are read as JSON: tools, and the arguments of tool calls."""
+    if isinstance(value, str) and name in ("tools", "arguments"):
+        yield value.encode()
+    for key, one in value.items() if isinstance(value, dict) else ():
+        yield from _json_texts(one, key)
+    for one in value if isinstance(value, list) else ():
+        yield from _json_texts(one, name)
 
 
 def validated(model: type[Model], row: dict[str, Any]) -> Model:
@@ -178,9 +206,11 @@ def validated(model: type[Model], row: dict[str, Any]) -> Model:
         return model.model_validate(row)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        words = f"{where} is {short_repr(first['input'])}: {first['msg']}"
-        raise RefusedError(400, words, param=str(first["loc"][0])) from None
+        name = str(first["loc"][0])
+        words = f"{name} is missing"
+        if name in row:
+            words = f"{name} is {short_repr(row[name])}: {ALLOWED.get(name, first['msg'])}"
+        raise RefusedError(400, words, param=name) from None
 
 
 def _messages(given: list[Any]) -> list[Message]:
@@ -188,7 +218,11 @@ def _messages(given: list[Any]) -> list[Message]:
         messages = [read_message(one, f"messages[{number}]") for number, one in enumerate(given)]
     except (RowError, ValueError) as error:
         raise RefusedError(400, str(error), param="messages") from None
-    if any(_too_deep(call.arguments) for message in messages for call in message.tool_calls):
+    calls = [call for message in messages for call in message.tool_calls]
+    if len(calls) > MAX_TOOL_CALLS:
+        words = f"there are {len(calls):,} tool calls; at most {MAX_TOOL_CALLS:,} are read"
+        raise RefusedError(400, words, param="messages")
+    if any(_too_deep(call.arguments) for call in calls):
         raise RefusedError(400, f"a tool call is nested deeper than {MAX_DEPTH} levels", param="messages")
     return messages
 
@@ -198,6 +232,8 @@ def _tools(given: Any) -> list[dict[str, Any]]:
         tools = read_tools({"tools": given})
     except (RowError, ValueError) as error:
         raise RefusedError(400, str(error), param="tools") from None
+    if len(tools) > MAX_TOOLS:
+        raise RefusedError(400, f"there are {len(tools):,} tools; at most {MAX_TOOLS:,} are read", param="tools")
     for number, tool in enumerate(tools):
         function = tool.get("function")
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):

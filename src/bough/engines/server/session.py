@@ -37,6 +37,8 @@ from bough.types import Call, Message
 
 # Chats that are kept for later requests: each may hold memory of the engine.
 MAX_IDLE_CHATS = 8
+# Fewer than a server answers at a time: one session does not keep the others out.
+MAX_IN_FLIGHT = 256
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,8 @@ class Session:
         """The reply to a request, as the engine gave it and as the client sees it. It is recorded."""
         if self.closed is not None:
             raise self._closed_refusal()
+        if self.in_flight >= MAX_IN_FLIGHT:
+            raise RefusedError(429, f"session {self.name} has {MAX_IN_FLIGHT} requests in flight; wait", code="busy")
         limit = self.config.max_calls
         if limit is not None and len(self.calls) + self.in_flight >= limit:
             self.refused, self.refusal = "max_turns", f"an episode may have at most {plural(limit, 'reply')}"

@@ -96,7 +96,7 @@ class Store:
         try:
             with replacing(path) as draft, path.open("rb") as old, draft.open("wb") as new:
                 new.writelines(line for line in old if from_json(line)["session"] not in self.ended)
-        except (BoughError, OSError, ValueError) as error:  # such as a full disk: it stays as it is
+        except Exception as error:  # such as a full disk or a damaged line: it stays as it is
             log.warning("%s could not be compacted: %s", path, error)
         self._trajectories.close()
 
@@ -113,17 +113,17 @@ class Store:
         for line in batch:
             try:
                 line.writer.write(line.what)  # type: ignore[arg-type]  # the journal's format takes rows
-            except RowError as error:
-                line.failure = BoughError(f"it cannot be recorded: {error}")
+            except Exception as error:  # the lines beside it must be written
+                line.failure = error
         for writer in (self._journal, self._trajectories):
             try:
                 writer.flush()
-            except (BoughError, OSError) as error:
+            except Exception as error:
                 # Its clients read that it failed and may try again; written later, it would be recorded twice.
                 writer.discard()
                 for line in batch:
                     if line.writer is writer:
-                        line.failure = error
+                        line.failure = line.failure or error
 
 
 @dataclass(eq=False)
@@ -301,7 +301,7 @@ class Recorder:
         if self.store is not None:
             try:
                 await self.store.add_trajectory(trajectory)
-            except (BoughError, OSError) as error:
+            except Exception as error:
                 raise _not_recorded(error) from error
         return trajectory
 
@@ -353,14 +353,14 @@ class Recorder:
         before = session.calls[call.number - 1] if call.number else None
         try:
             await self.store.add_call(session.name, call, before)
-        except (BoughError, OSError) as error:
+        except Exception as error:
             # What follows would refer to a call that is not on the disk.
             session.close("one of its calls could not be written")
             raise _not_recorded(error) from error
 
 
 def _not_recorded(error: Exception) -> RefusedError:
-    return RefusedError(507, f"it could not be recorded: {error}", code="not_recorded")
+    return RefusedError(507, f"it could not be recorded: {str(error) or type(error).__name__}", code="not_recorded")
 
 
 # From a session to a trajectory.

@@ -295,10 +295,10 @@ class McpTask(Config):
 
 
 def same_answer(reply: str, expected: JsonValue) -> bool:
-    """Whether the last line of a reply is the expected answer: the same number, or the same words in any case."""
-    lines = [line for line in reply.splitlines() if line.strip()]
-    said = _bare(lines[-1]) if lines else ""
+    """Whether a reply ends with the lines of the expected answer: the same number, or the same words in any case."""
     wanted = _bare(expected) if isinstance(expected, str) else json.dumps(expected)
+    lines, right = ([line for line in text.splitlines() if line.strip()] for text in (reply, wanted))
+    said = _bare("\n".join(lines[-len(right) or -1 :]))
     try:
         return float(said.replace(",", "")) == float(wanted.replace(",", ""))
     except ValueError:
@@ -307,7 +307,7 @@ def same_answer(reply: str, expected: JsonValue) -> bool:
 
 def _bare(text: str) -> str:
     """A text without the quotes, emphasis, currency and full stop around it. Linear in its length."""
-    found = re.search(r"[\w-].*[\w%]|[\w-]", text)
+    found = re.search(r"[\w-].*[\w%]|[\w-]", text, re.DOTALL)
     return found[0] if found else ""
 
 

@@ -60,7 +60,11 @@ def make_game(name: str) -> tuple[Any, bool]:
     in_brackets = isinstance(made, textarena.Wrapper) and made.is_wrapped_with(ActionFormattingWrapper)
     while isinstance(made, textarena.Wrapper):
         made = made.env
-    _adapt_modules()
+    for module_name, module in list(sys.modules.items()):
+        if module_name.partition(".")[0] == "textarena" and vars(module).get("random") is random:
+            module.__dict__["random"] = _RANDOM
+        if module_name.startswith("textarena.envs."):
+            module.__dict__.setdefault("print", lambda *_, **__: None)
     return made, in_brackets
 
 
@@ -80,14 +84,6 @@ def probe_game(name: str) -> int | None:
         lines = [line.strip() for line in exception_line(error, 1000).splitlines() if line.strip(" *")]
         problem = " ".join(lines)[:160]
     raise InputError(f"TextArena's game {name} cannot be played by one player: {problem}")
-
-
-def _adapt_modules() -> None:
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "textarena" and vars(module).get("random") is random:
-            module.__dict__["random"] = _RANDOM
-        if name.startswith("textarena.envs."):
-            module.__dict__.setdefault("print", lambda *_, **__: None)
 
 
 MAX_TURNS = 50

@@ -135,7 +135,8 @@ def env_config(taskset_id: str, settings: VerifiersTaskset.Settings) -> Any:
     [(seat, declared)] = agents.items()
     agent: dict[str, Any] = {"runtime": "subprocess", **settings.agent}
     if declared.harness is None:
-        agent.setdefault("harness", default_harness(taskset_id))
+        of_taskset = vf.default_harness_id(taskset_id)
+        agent.setdefault("harness", HARNESS if of_taskset == OF_VERIFIERS else of_taskset)
     for name, key in NAMED.items():
         if isinstance(agent.get(name), str):
             agent[name] = {key: agent[name]}
@@ -159,12 +160,6 @@ def env_config(taskset_id: str, settings: VerifiersTaskset.Settings) -> Any:
             "'agent={runtime: docker}', or allow_local_code=true if you accept that"
         )
     return config
-
-
-def default_harness(taskset_id: str) -> str:
-    """The harness of a taskset's own package, if it has one."""
-    found: str = vf.default_harness_id(taskset_id)
-    return HARNESS if found == OF_VERIFIERS else found
 
 
 def need_uv() -> None:

@@ -184,7 +184,8 @@ def read_on(path: Path, offset: int, line: int) -> Iterator[Found]:
                 while (more := stream.readline(MAX_LINE)) and not more.endswith(b"\n"):
                     offset += len(more)
                 offset += len(more)
-                yield Found(line, begin, 0, RowError("too_large", f"the line is longer than {MAX_LINE >> 20} MiB"))
+                too_large = RowError("too_large", f"the line is longer than {MAX_LINE >> 20} MiB")
+                yield Found(line, begin, offset - begin, too_large)
                 continue
             if content.strip():
                 record = record_of(content, light=True)

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -60,19 +60,24 @@ class Index:
         self._states: dict[str, State] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._local = threading.local()
         self._folder = TemporaryDirectory(prefix="bough-view-", ignore_cleanup_errors=True)
-        self._connection().executescript(SCHEMA)
+        self.facets = lru_cache(maxsize=32)(partial(_facets, self))
+        with self._errors_named():
+            self._db = self._connect()  # for writing, by one thread at a time
+            self._db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF;" + SCHEMA)
 
     def start(self) -> None:
-        """Indexes in the background until `stop`."""
+        """Indexes in the background until `close`."""
         self._thread = threading.Thread(target=self._run, name="index", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
+    def close(self) -> None:
+        """Ends the indexing and removes the index."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(10)
+        self._db.close()
+        self._folder.cleanup()
 
     def catch_up(self) -> None:
         """Scans the folder and indexes everything that is new."""
@@ -82,13 +87,15 @@ class Index:
         left = [self._index(name) for name in self.contents.data]
         while left and not self._stop.is_set():
             # One batch per file in turn, so that a file that never ends does not hold up the others.
-            left = [batches for batches in left if not self._stop.is_set() and next(batches, False)]
+            with self._errors_named():
+                left = [batches for batches in left if not self._stop.is_set() and next(batches, False)]
             time.sleep(0.001)  # lets requests be answered
         self.busy = False
 
     def query(self, sql: str, values: tuple[Any, ...] | list[Any] = ()) -> list[sqlite3.Row]:
-        """Rows of a SELECT, on the calling thread's own connection."""
-        return list(self._connection().execute(sql, values))
+        """Rows of a SELECT, from any thread."""
+        with contextlib.closing(self._connect()) as db:
+            return list(db.execute(sql, values))
 
     def problems(self) -> list[dict[str, Any]]:
         """Files with rows that could not be read, and why."""
@@ -141,13 +148,13 @@ class Index:
         state.seen = now
 
     def _write(self, name: str, state: State, batch: list[Found]) -> None:
-        db = self._connection()
+        db, bad = self._db, Counter[str]()
         columns = ", ".join(["file", "line", "offset", "length", *COLUMNS])
         marks = ", ".join("?" * (4 + len(COLUMNS)))
         with db:
             for found in batch:
                 if isinstance(found.record, RowError):
-                    state.bad[found.record.reason] += 1
+                    bad[found.record.reason] += 1
                 elif found.record is not None:
                     *values, text = map(_storable, astuple(summarise(found.record)))
                     cursor = db.execute(
@@ -156,25 +163,29 @@ class Index:
                     )
                     db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (cursor.lastrowid, text))
         if batch:
+            state.bad += bad
             state.offset, state.line = batch[-1].offset + batch[-1].length, batch[-1].line
             self.version += 1
 
     def _forget(self, name: str) -> None:
         # The words stay: nothing refers to them any more, and row ids are never reused.
         if self._states.pop(name, None) is not None:
-            with self._connection() as db:
+            with self._db as db:
                 db.execute("DELETE FROM records WHERE file = ?", (name,))
             self.version += 1
 
-    def _connection(self) -> sqlite3.Connection:
-        db: sqlite3.Connection | None = getattr(self._local, "db", None)
-        if db is None:
-            db = sqlite3.connect(Path(self._folder.name) / "index.sqlite", timeout=30, check_same_thread=False)
-            self._local.db = db
-            db.row_factory = sqlite3.Row
-            db.execute("PRAGMA journal_mode=WAL")
-            db.execute("PRAGMA synchronous=OFF")
+    def _connect(self) -> sqlite3.Connection:
+        db = sqlite3.connect(Path(self._folder.name) / "index.sqlite", timeout=30, check_same_thread=False)
+        db.row_factory = sqlite3.Row
         return db
+
+    @contextlib.contextmanager
+    def _errors_named(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            why = f"{self._folder.name}: the index of the viewer cannot be written: {error}"
+            raise InputError(f"{why}; set TMPDIR to a folder with enough space") from None
 
 
 def _storable(value: Any) -> Any:
@@ -222,9 +233,9 @@ def records(index: Index, asked: Mapping[str, str]) -> dict[str, Any]:
         for row in map(dict, found)
     ]
     stages: Counter[str] = Counter()
-    for one in _facets(index, index.version, kind, None)["file"]:
+    for one in index.facets(index.version, kind, None)["file"]:
         stages[contents.stage_of(one["value"])] += one["count"]
-    facets = _facets(index, index.version, kind, asked.get("file"))
+    facets = index.facets(index.version, kind, asked.get("file"))
     return {
         "total": total,
         "offset": offset,
@@ -292,7 +303,6 @@ def _where(index: Index, kind: str, asked: Mapping[str, str]) -> tuple[str, list
     return " AND ".join(where), values
 
 
-@lru_cache(maxsize=32)
 def _facets(index: Index, version: int, kind: str, file: str | None) -> dict[str, list[dict[str, Any]]]:  # noqa: ARG001  counted again when records change
     """The values that the records of this kind have, most frequent first, and its files."""
     found = {}

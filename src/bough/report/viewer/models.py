@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import subprocess
 import sys
 import threading
@@ -29,6 +30,7 @@ IN_CACHE = {"smollm2": "smollm2-", "tiny": "tiny-llama-", "tiny-qwen3": "tiny-qw
 # A prompt may be very long; its beginning is rarely of interest.
 MAX_PROMPT = 6000
 MAX_ANSWER = 64 << 20
+MAX_WAIT_S = 180.0
 
 
 class Models:
@@ -69,16 +71,21 @@ def _cached(name: str) -> Path | None:
 class Renderer:
     """Asks the process that opens tokenizers and chat templates, `rendering`: one question at a time.
 
-    The process is started when it is needed, and again after it died of its own limits.
+    The process is started when it is needed, and again after it died of its own limits. What
+    it died of, a folder's tokenizer or template, is not asked again: each time would take as long.
     """
 
     def __init__(self) -> None:
         self._end: weakref.finalize[Any, Any] | None = None
         self._lock = threading.Lock()
+        self._failed: dict[tuple[Path, bool], dict[str, Any]] = {}
 
     def ask(self, folder: Path, **question: Any) -> dict[str, Any]:
         """The answer; its `missing` says why there is none."""
+        asked = (folder, "ids" in question)
         with self._lock:
+            if asked in self._failed:
+                return self._failed[asked]
             if self._end is None:
                 self._process = subprocess.Popen(
                     # -P: no module is imported from the current folder.
@@ -90,11 +97,13 @@ class Renderer:
             try:
                 self._process.stdin.write(json.dumps({"folder": str(folder), **question}).encode() + b"\n")
                 self._process.stdin.flush()
+                if not select.select([self._process.stdout], [], [], MAX_WAIT_S)[0]:
+                    raise TimeoutError
                 found: dict[str, Any] = json.loads(self._process.stdout.readline(MAX_ANSWER))
             except (OSError, ValueError):
                 self._end()
                 self._end = None
-                return {"missing": "it takes too long or too much memory"}
+                self._failed[asked] = found = {"missing": "it takes too long or too much memory"}
         return found
 
     def close(self) -> None:

@@ -36,7 +36,7 @@ def main() -> None:
         try:
             answer = _texts(**question) if "ids" in question else _call(**question)
         except MemoryError:
-            answer = {"missing": "it takes too much memory"}
+            raise  # like a process killed at its limits: not asked again
         except Exception as error:  # tokenizers raises plain Exceptions
             answer = {"missing": f"it cannot be read: {str(error) or type(error).__name__}".partition("\n")[0]}
         print(json.dumps(answer), flush=True)

@@ -28,6 +28,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from bough.engines.server.app import LOOPBACK_NAMES, json_answer
 from bough.errors import InputError
 from bough.files import write_atomically
 from bough.report.viewer.index import Index, records, whole
@@ -43,20 +44,19 @@ def make_app(answers: FolderAnswers, door: Door) -> Guard:
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         answers.index.start()
         yield
-        answers.index.stop()
-        answers.models.renderer.close()
+        answers.close()
 
     # Plain functions run in threads of their own, so a slow answer does not delay others.
     def api(request: Request) -> Response:
         answer = answers.known.get(request.path_params["name"])
         if answer is None:
-            return _json({"error": "there is no such answer"}, 404)
+            return json_answer({"error": "there is no such answer"}, 404)
         try:
-            return _json(answer(request.query_params))
+            return json_answer(answer(request.query_params))
         except MissingError as error:
-            return _json({"error": str(error)}, 404)
+            return json_answer({"error": str(error)}, 404)
         except Exception as error:  # a folder that breaks one page must not break the others
-            return _json({"error": f"this cannot be shown: {type(error).__name__}: {error}"[:500]}, 500)
+            return json_answer({"error": f"this cannot be shown: {type(error).__name__}: {error}"[:500]}, 500)
 
     def picture(request: Request) -> Response:
         try:
@@ -96,10 +96,6 @@ def script() -> str:
     return bundle({name: text.decode() for name, text in assets().items() if name.endswith(".js")}, "main.js")
 
 
-def _json(value: Any, status: int = 200) -> Response:
-    return Response(to_json(value, inf_nan_mode="null"), status, media_type="application/json")
-
-
 # The API of the pages: a name and some parameters in, plain values out. Used by the server and by the export.
 
 Asked = Mapping[str, str]
@@ -122,6 +118,11 @@ class FolderAnswers:
             "evaluation": lambda asked: evaluation(index, asked.get("folder", "")),
             "evolution": lambda asked: evolution(index, asked.get("folder", "")),
         }
+
+    def close(self) -> None:
+        """Ends the indexing and the process that renders, and removes the index."""
+        self.index.close()
+        self.models.renderer.close()
 
     def image(self, asked: Asked) -> tuple[bytes, str]:
         """A screenshot and its media type."""
@@ -189,7 +190,6 @@ HEADERS = {
     "cache-control": "no-store",
 }
 COOKIE = "bough_view"
-LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 
 @dataclass(frozen=True)

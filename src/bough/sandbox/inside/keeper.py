@@ -100,7 +100,6 @@ class Keeper:
     def _run(self, request: dict[str, Any]) -> dict[str, Any]:
         if self.process is None:
             self.process = self._fork()
-        begin = time.monotonic()
         cell = Cell(self.process, request, self.settings)
         cell.killed = cell.killed or self.killed
         if not cell.over:
@@ -113,7 +112,7 @@ class Keeper:
         status = None if keep else self._end()
         cell.drain(to_the_end=not keep)
         clean = keep or self._wipe()
-        return cell.outcome(status) | {"alive": keep, "clean": clean, "duration_s": time.monotonic() - begin}
+        return cell.outcome(status) | {"alive": keep, "clean": clean}
 
     def _fork(self) -> Process:
         code, result, stdout, stderr = (os.pipe() for _ in range(4))

@@ -248,15 +248,11 @@ def written(value: Any, schema: Mapping[str, Any], set_name: str) -> str:
         return f"new HashMap<String, Object>() {{{{ {puts} }}}}"
     item = schema["items"]["type"]
     if kind == "ArrayList":
-        return f"new ArrayList<>(Arrays.asList({', '.join(_java_item(one, item) for one in value)}))"
+        suffix = SUFFIXES.get(("simple_java", item), "")
+        items = (one if isinstance(one, str) and item == "any" else json.dumps(one) + suffix for one in value)
+        return f"new ArrayList<>(Arrays.asList({', '.join(items)}))"
     # The checker takes the elements of an array as they are, quotes included.
     return f"new {item}[]{{{', '.join(map(str, value))}}}"
-
-
-def _java_item(value: Any, kind: str) -> str:
-    if isinstance(value, str) and kind == "any":
-        return value
-    return json.dumps(value) + SUFFIXES.get(("simple_java", kind), "")
 
 
 def _javascript(value: Any) -> str:

@@ -10,12 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 from pydantic_core import to_json
 
 from bough.config.base import Config
 from bough.environments.base import MistakeRules, Rule, action_of
 from bough.errors import InputError
+from bough.files import read_json
 from bough.types import Trajectory, Turn
 from bough.worlds.household.engine import NOTHING
 from bough.worlds.household.generate import whereabouts
@@ -152,10 +153,10 @@ class Locations:
     def read(cls, path: Path) -> Locations:
         """The places that a file lists."""
         try:
-            given = TypeAdapter(dict[str, list[str]]).validate_json(path.read_bytes())
+            given = TypeAdapter(dict[str, list[str]]).validate_python(read_json(path))
         except OSError as error:
             raise InputError(f"locations {path}: cannot be read: {error.strerror}") from None
-        except ValidationError:
+        except ValueError:
             raise InputError(f'locations {path}: must be JSON like {{"apple": ["countertop", "fridge"]}}') from None
         return cls({thing.lower(): frozenset(map(str.lower, places)) for thing, places in given.items()})
 

@@ -216,9 +216,10 @@ class Interpreter(Environment):
         total_s = CALLS_SHARE * self.step_timeout_s
         end = time.monotonic() + total_s
         for call in calls:
-            wrong_now = misuse(call)
-            if wrong_now is not None:
-                wrong = content = wrong_now
+            if call.name != TOOL:
+                wrong = content = f"Error: there is no tool {call.name!r:.80}; the only one is {TOOL}."
+            elif not isinstance(call.arguments.get("code"), str) or len(call.arguments) > 1:
+                wrong = content = f'Error: {TOOL} takes one argument, "code", a text.'
             else:
                 self._calls += 1
                 why: str | None = "time"
@@ -284,15 +285,6 @@ class Interpreter(Environment):
 
     def _sandbox(self, use: str, limits: SandboxLimits, **more: Any) -> Sandbox:
         return shared(use, limits, unsafe=self.settings.unsafe_no_sandbox, **more)
-
-
-def misuse(call: ToolCall) -> str | None:
-    """What is wrong with a call; None if nothing is."""
-    if call.name != TOOL:
-        return f"Error: there is no tool {call.name!r:.80}; the only one is {TOOL}."
-    if not isinstance(call.arguments.get("code"), str) or len(call.arguments) > 1:
-        return f'Error: {TOOL} takes one argument, "code", a text.'
-    return None
 
 
 def result_text(result: Result, limits: SandboxLimits) -> str:

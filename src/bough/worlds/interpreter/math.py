@@ -59,6 +59,7 @@ _UNEVALUATED = re.compile(
 _SUM = re.compile(r"(?<![\w.}^\\])\d+(?:\.\d+)?\s*[-+]\s*\d+(?:\.\d+)?(?!\d|\.|\s*(?:\\(?:sqrt|pi|frac)|[i/√(]))")
 _FRACTION = re.compile(r"\\frac\{(\d{1,300})\}\{(\d{1,300})\}")
 _NUMBERS_TIMES = re.compile(r"\d\s*(?:\\cdot|\\times|[*×·])\s*\d+(?!\d|\s*\^)")
+_POWER = re.compile(r"\s*(?:!|\\?%|\^\s*(?:\d|\{\s*\d+\s*\}))")
 _RATIO = re.compile(r"(?<![\d:])\s*(\d{1,300})\s*:\s*(\d{1,300})\s*(?![\d:])")
 _MATRIX = re.compile(r"\\begin\s*\{\w+\}.*?\\end\s*\{\w+\}", re.DOTALL)
 _CELLS = re.compile(r"\\(?:begin|end)\s*\{\w+\}|\\\\|&")
@@ -89,10 +90,13 @@ _EQUALS = re.compile(
 )
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _LISTING = re.compile(r",?\s*(?:\\(?:text|mbox)\s*\{\s*(?:or|and)\s*\}|\bor\b|\band\b|;)|\\pm")
+_BOTH_SIGNS = re.compile(r"\\pm|\\mp")
+_UNION = re.compile(r"\\c[au]p(?![a-z])")
 _BRACKETED = re.compile(r"[(\[][^()\[\]]*[)\]]")
 _PERCENT = re.compile(r"percent|%", re.IGNORECASE)
 _INTERVAL = re.compile(r"[(\[][^,]*,[^,]*[)\]]")
 _INEQUALITY = re.compile(r"[<>≤≥]|\\[lg]eq?(?![A-Za-z])")
+_UNKNOWN = re.compile(r"(?<![\\A-Za-z])(?:[A-Za-df-z]|\\(?!infty|pi|frac|sqrt|log|ln)[a-z]+)(?:_\w)?")
 # A term that is nothing, and a letter that is a variable or a constant of its own.
 _NOTHING = re.compile(r"(?<![\d.,])0(?:\.0*)?\s*(?:\\cdot|\*)?\s*[A-Za-z]")
 _LETTER = re.compile(r"[a-df-hj-z]")
@@ -150,6 +154,8 @@ def judge(answer: str, gold: str, question: str = "") -> bool | str | tuple[str,
         return why
     # A reference such as (1,3) may be a point, and is no answer to 1 < x < 3.
     interval = _INTERVAL.fullmatch(_plain(gold)) and re.search(r"\\infty|[\[\]]", gold)
+    if _INEQUALITY.search(answer) and (interval or _is_solved(gold)) and not _is_solved(answer):
+        return LEFT
     return (answer, gold) if interval and _INEQUALITY.search(answer) else (gold, answer)
 
 
@@ -212,7 +218,7 @@ def _plain(text: str) -> str:
     """The same in one spelling."""
     text = text.strip().removeprefix("\\(").removesuffix("\\)").strip("$" if not text.startswith("\\$") else "")
     for old, new in (
-        ("\\left", ""), ("\\right", ""), ("\\displaystyle", ""), ("{,}", ","), ("−", "-"), ("–", "-"),
+        ("\\left", ""), ("\\right", ""), ("\\displaystyle", ""), ("{,}", ","), ("−", "-"), ("–", "-"), ("±", "\\pm"),
         ("π", "\\pi"), ("°", "^\\circ"), ("\\degree", "^\\circ"), ("^{\\circ}", "^\\circ"),
         ("\\dfrac", "\\frac"), ("\\tfrac", "\\frac"), ("\\cfrac", "\\frac"), ("\\!", ""), ("\\,", ""),
     ):  # fmt: skip
@@ -239,6 +245,13 @@ def _not_an_answer(answer: str, gold: str) -> str | None:
         _LISTING.search(answer) and not listed
     ):
         return "a list is not an answer here"
+    if listed and "," not in answer and not _LISTING.search(answer):
+        return "it is one answer of several"
+    if _BRACKETED.fullmatch(gold) and answer.startswith("\\{"):
+        return "a set is not an answer here"
+    unites = gold.startswith(("(", "[", "\\{")) and _UNION.search(answer) and not _UNION.search(gold)
+    if unites or (_calculates(_BOTH_SIGNS.sub("+", answer)) and not _calculates(_BOTH_SIGNS.sub("+", gold))):
+        return LEFT
     named = [_unnamed(part) for part in _LISTING.split(answer)]
     one_name = len({name for name, _ in named}) == 1 and named[0][0]  # x = 1 or x = 2
     answer = ",".join(value for _, value in named) if one_name else _unnamed(_LISTING.sub(",", answer))[1]
@@ -272,6 +285,12 @@ def _is_list(text: str) -> bool:
     return bool(_LISTING.search(text)) or "," in _BRACKETED.sub("", _THOUSANDS.sub("", text))
 
 
+def _is_solved(inequality: str) -> bool:
+    """Whether a variable stands alone on one side, and none on another."""
+    sides = [side.removeprefix("=").strip() for side in _INEQUALITY.split(_plain(inequality))]
+    return [_UNKNOWN.fullmatch(side) is not None for side in sides if _UNKNOWN.search(side)] == [True]
+
+
 def _variables(text: str) -> set[str]:
     return set(_LETTER.findall(_WORDS.sub("", text).lower()))
 
@@ -289,6 +308,9 @@ def _calculates(text: str) -> bool:
             if len(terms) > MAX_PARTS:
                 return True
             first = [number for number in map(read_number, terms) if number is not None]
+            kinds = [kind for number, rest in first if not rest.strip() for kind in number.parts]
+            if len(kinds) > len(set(kinds)) or any(_POWER.match(rest) for _, rest in first):
+                return True
         if not all(number.simple for number, _ in first):
             return True
     return False

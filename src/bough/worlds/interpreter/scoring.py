@@ -7,6 +7,7 @@ full marks count here: a list of candidates, or the same answer to every problem
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from fractions import Fraction
@@ -38,6 +39,11 @@ def _same_number(answer: str, entry: dict[str, Any]) -> bool:
     return Fraction(answer.strip().removeprefix("$").replace(",", "")) == Fraction(entry["answer"])
 
 
+def _same_numbers(answer: str, entry: dict[str, Any]) -> bool:
+    given = [Fraction(str(number)) for number in json.loads(answer.replace("'", '"'))]
+    return given == [Fraction(number) for number in entry["metadata"]["sorted_numbers"]]
+
+
 def _same_word(answer: str, entry: dict[str, Any]) -> bool:
     return bool(answer.strip().lower() == entry["answer"].strip().lower())
 
@@ -52,13 +58,14 @@ def _calculates(answer: str, entry: dict[str, Any]) -> bool:
     return bool(eval(re.sub(r"\d+", r"Fraction(\g<0>)", answer)) == known.get("target", 24))  # noqa: S307  digits and signs
 
 
-# Where reasoning-gym 0.1.25 evaluates the answer, or gives full marks for "0", for anything at all, or for a right
-# beginning.
+# Where reasoning-gym 0.1.25 evaluates the answer, or gives full marks for "0", for anything at all, for a right
+# beginning, or for numbers that are off by one.
 COMPARED: dict[str, Callable[[str, dict[str, Any]], bool]] = {
     "coin_flip": _same_probability,
     "countdown": _calculates,
     "game_of_life_halting": _same_word,
     "gsm_symbolic": _same_number,
     "letter_jumble": _same_word,
+    "number_sorting": _same_numbers,
     "puzzle24": _calculates,
 }

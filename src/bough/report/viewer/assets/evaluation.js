@@ -3,7 +3,7 @@ import { ask } from "./api.js";
 import { h, link } from "./dom.js";
 import { empty } from "./empty.js";
 import { count, ending, number, percent, plural, probability, signed, words } from "./format.js";
-import { chip, fact, facts, interval, nothing } from "./marks.js";
+import { fact, facts, interval, nothing } from "./marks.js";
 import { table } from "./table.js";
 
 export async function evaluationPage(asked) {

@@ -8,7 +8,7 @@ const LONG = 6000;
 // Of a reply's tool calls and a call's arguments no more than these are drawn.
 const MANY = 100;
 
-export function text(content, kind) {
+function text(content, kind) {
   const plain = String(content ?? "");
   const shown = h("div", { class: `text ${kind ?? ""}` }, plain.slice(0, LONG));
   if (plain.length <= LONG) return shown;
