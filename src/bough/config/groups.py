@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_origin
 
 import yaml
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, JsonValue, field_validator, model_validator
+from pydantic.functional_validators import WrapValidator
 
 from bough.config.base import Config, named, setting
 from bough.config.flags import plain_type
@@ -63,7 +64,7 @@ def key_values(value: Any) -> Any:
     options = {}
     for word in value:
         key, equals, text = str(word).partition("=")
-        if not equals:
+        if not (key and equals):
             raise ValueError(f"{word!r} must be written as key=value")
         try:
             options[key] = read_value(text) if text else ""
@@ -143,7 +144,15 @@ def make_options(options_class: type[Config], values: Mapping[str, JsonValue]) -
 
 # Settings of the rewards of an episode.
 
-Weight = float | dict[str, JsonValue]
+
+def _weight(value: Any, read: Callable[[Any], Any]) -> Any:
+    try:
+        return read(value)
+    except ValueError:
+        raise ValueError("it must be a number or a mapping: reward=weight or reward={weight: 1, …}") from None
+
+
+Weight = Annotated[float | dict[str, JsonValue], WrapValidator(_weight)]
 
 
 def _pairs(value: Any) -> Any:
