@@ -95,6 +95,7 @@ def test_the_same_start_is_the_same_task():
         ({"messages": [{"role": "user"}, YES]}, "missing_field"),
         ({"messages": [{"role": "narrator", "content": "x"}, YES]}, "wrong_type"),
         ({"messages": [USER, YES], "tools": "["}, "wrong_type"),
+        ({"messages": [USER, {**YES, "weight": 0.5}]}, "wrong_type"),
         ({"messages": [USER, YES], "reward": float("nan")}, "not_finite"),
         ({"messages": [USER, YES], "reward": 10**400}, "not_finite"),
         ({"messages": [USER, YES], "rewards": {"format": "high"}}, "wrong_type"),
