@@ -62,16 +62,8 @@ def test_settings_are_printed_as_in_a_recipe(tmp_path: Path, capsys: Any):
     (tmp_path / "mine.yaml").write_text(
         "stages:\n  - collect: {model: expert, tasks: 2, overwrite: true, max_turns: null}\n"
     )
-    command = [
-        "run",
-        str(tmp_path / "mine.yaml"),
-        "-o",
-        str(tmp_path / "mine"),
-        "--set",
-        COUNTING,
-        "--report-to",
-        "none",
-    ]
+    paths = [str(tmp_path / "mine.yaml"), "-o", str(tmp_path / "mine")]
+    command = ["run", *paths, "--set", COUNTING, "--report-to", "none"]
     assert main([*command, "--dry-run"]) == 0
     planned = capsys.readouterr().out
     assert "    overwrite: true\n" in planned and "    max_turns: null\n" in planned

@@ -27,10 +27,10 @@ def test_words_of_the_command_line_are_rewards_and_weights():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("outcome=much", "rewards.outcome is 'much'; it must be a number or a mapping"),
-        ("outcome={weight: true}", "the weight of outcome is True"),
-        ("outcome={weight: .nan}", "rewards.outcome is {'weight': nan}; it must be"),
-        ("a={", "rewards.a is '{'; it must be a number or a mapping"),
+        ("outcome=much", "rewards.outcome is 'much'; its weight must be a number"),
+        ("outcome={weight: true}", "rewards.outcome is {'weight': True}; its weight"),
+        ("outcome={weight: .nan}", "rewards.outcome is {'weight': nan}; its weight"),
+        ("a={", "rewards.a is '{'; its weight must be a number"),
         ("=1", "'=1' must be written as key=value"),
     ],
 )

@@ -77,8 +77,7 @@ pairs = (
 
 
 def grouped(task: Task, attempts: list[Trajectory], **more: Any) -> Group:
-    named = [one.model_copy(update={"task": one.task.model_copy(update={"id": task.id})}) for one in attempts]
-    return Group(task=task, attempts=named, **more)
+    return Group(task=task, attempts=[one.model_copy(update={"task": task}) for one in attempts], **more)
 
 
 groups = st.builds(grouped, task=tasks, attempts=st.lists(trajectories, min_size=1, max_size=3), info=json_objects)

@@ -59,9 +59,7 @@ GREEDY = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 29}]
         ("a.json.zst", zstandard.compress(json.dumps(ROWS).encode())[:-9], "cut off"),
     ],
 )
-def test_an_archive_that_is_greedy_or_has_lost_its_rows_is_an_error(
-    tmp_path: Path, name: str, content: bytes, said: str
-):
+def test_an_archive_that_is_greedy_or_lost_rows_is_an_error(tmp_path: Path, name: str, content: bytes, said: str):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=rf"cannot be read after line 0: .*{said}"):
         list(read(tmp_path / name))

@@ -98,7 +98,6 @@ def test_the_same_start_is_the_same_task():
         ({"messages": [USER, {**YES, "weight": 0.5}]}, "wrong_type"),
         ({"messages": [USER, YES], "reward": float("nan")}, "not_finite"),
         ({"messages": [USER, YES], "reward": 10**400}, "not_finite"),
-        ({"messages": [USER, YES], "rewards": {"format": "high"}}, "wrong_type"),
         ({"prompt": [USER], "completion": [USER, YES]}, "unbalanced_roles"),
         ({"prompt": [USER], "completion": []}, "unbalanced_roles"),
         ({"prompt": "Hi", "completion": ""}, "empty_completion"),
