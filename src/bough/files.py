@@ -452,8 +452,10 @@ def run_module(module: str, *arguments: str, **environment: str) -> None:
         errors="replace",
     )
     if done.returncode != 0:
-        last_line = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
-        raise BoughError(f"`python -m {module}` failed: {last_line}")
+        why = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+        if done.returncode < 0:  # what it printed last need not be about it
+            why = f"it was ended by signal {-done.returncode}"
+        raise BoughError(f"`python -m {module}` failed: {why}")
 
 
 # Addresses that only this machine can reach.

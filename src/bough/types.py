@@ -15,6 +15,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, 
 
 Role = Literal["system", "user", "assistant", "tool"]
 Finish = Literal["stop", "length", "abort"]
+# A log-probability of almost 0 may come out above it.
+ROUNDING = 1e-3
 
 
 def _not_negative(ids: list[int]) -> list[int]:
@@ -97,6 +99,8 @@ class Call(Record):
     def _each_token_has_its_logprob(self) -> Self:
         if self.logprobs is not None and len(self.logprobs) != len(self.completion_ids):
             raise ValueError(f"{len(self.logprobs)} log-probabilities for {len(self.completion_ids)} completion tokens")
+        if (highest := max(self.logprobs or [0.0])) > ROUNDING:
+            raise ValueError(f"a log-probability is {highest}; it must be at most 0")
         return self
 
 
@@ -165,6 +169,12 @@ class Group(Record):
     task: Task
     attempts: list[Trajectory] = Field(min_length=1)
     info: dict[str, JsonValue] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_task(self) -> Self:
+        if other := {attempt.task.id for attempt in self.attempts} - {self.task.id}:
+            raise ValueError(f"the attempts of a group are at one task, {self.task.id!r}, not at {min(other)!r}")
+        return self
 
 
 class Pair(Record):

@@ -22,7 +22,7 @@ stages:
 
 
 def test_a_run_ends_with_its_success_rates_and_is_listed_and_shown(tmp_path: Path, capsys: Any):
-    (tmp_path / "mine.yaml").write_text(RECIPE)
+    (tmp_path / "mine.yaml").write_text(RECIPE + 'about: "\\e[31mred"\n')
     folder = tmp_path / "runs" / "mine"
     assert main(["run", str(tmp_path / "mine.yaml"), "-o", str(folder), "--set", COUNTING]) == 0
     out = capsys.readouterr().out
@@ -31,7 +31,7 @@ def test_a_run_ends_with_its_success_rates_and_is_listed_and_shown(tmp_path: Pat
     assert "mine  recipe mine  3 of 3 stages  last stage: eval" in capsys.readouterr().out
     assert main(["runs", "show", str(folder)]) == 0
     shown = capsys.readouterr().out
-    assert "01-collect  done" in shown and "100.0%" in shown
+    assert "mine: ␛[31mred" in shown and "01-collect  done" in shown and "100.0%" in shown
 
 
 def test_lost_episodes_are_shown_beside_those_that_ended(tmp_path: Path, capsys: Any):
@@ -62,16 +62,8 @@ def test_settings_are_printed_as_in_a_recipe(tmp_path: Path, capsys: Any):
     (tmp_path / "mine.yaml").write_text(
         "stages:\n  - collect: {model: expert, tasks: 2, overwrite: true, max_turns: null}\n"
     )
-    command = [
-        "run",
-        str(tmp_path / "mine.yaml"),
-        "-o",
-        str(tmp_path / "mine"),
-        "--set",
-        COUNTING,
-        "--report-to",
-        "none",
-    ]
+    paths = [str(tmp_path / "mine.yaml"), "-o", str(tmp_path / "mine")]
+    command = ["run", *paths, "--set", COUNTING, "--report-to", "none"]
     assert main([*command, "--dry-run"]) == 0
     planned = capsys.readouterr().out
     assert "    overwrite: true\n" in planned and "    max_turns: null\n" in planned

@@ -190,8 +190,10 @@ def test_a_flat_file_of_all_settings_is_read_as_a_nested_one(name: str, tmp_path
 
 
 def test_a_setting_of_an_earlier_version_is_said_to_be_gone():
-    with pytest.raises(InputError, match=r"watch_kl was removed: the watch has fixed limits; --no-watch"):
-        table.command("grpo").config(environment="household", max_steps=1, watch_kl=0.2)
+    old = {"watch_kl": 0.2, "optimizer": {"gradient_accumulation_steps": 2}}
+    with pytest.raises(InputError, match=r"watch_kl was removed: the watch has fixed limits; --no-watch") as error:
+        table.command("grpo").config(environment="household", max_steps=1, **old)
+    assert "gradient_accumulation_steps was removed: --batch-size" in str(error.value)
 
 
 @pytest.mark.parametrize("name", list(table.TABLE))

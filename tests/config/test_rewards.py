@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from bough.config.base import Config
@@ -22,7 +24,17 @@ def test_words_of_the_command_line_are_rewards_and_weights():
     assert Scoring(rewards={"steps": 0.1}).rewards == {"steps": 0.1}
 
 
-@pytest.mark.parametrize("given", [["outcome=much"], ["outcome={weight: true}"], ["outcome={weight: .nan}"], ["a={"]])
-def test_a_weight_that_is_no_number_is_refused(given: list[str]):
-    with pytest.raises(InputError):
-        Scoring.load(None, {"rewards": given})
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("outcome=much", "rewards.outcome is 'much'; its weight must be a number"),
+        ("outcome={weight: true}", "rewards.outcome is {'weight': True}; its weight"),
+        ("outcome={weight: .nan}", "rewards.outcome is {'weight': nan}; its weight"),
+        ("a={", "rewards.a is '{'; its weight must be a number"),
+        ("=1", "'=1' must be written as key=value"),
+    ],
+)
+def test_a_weight_that_is_no_number_is_refused(given: str, said: str):
+    with pytest.raises(InputError, match=re.escape(said)) as error:
+        Scoring.load(None, {"rewards": [given]})
+    assert len(error.value.problems) == 1

@@ -1,5 +1,7 @@
 """Strategies for arbitrary records."""
 
+from typing import Any
+
 from hypothesis import strategies as st
 
 from bough.types import Call, Group, Message, Pair, Task, ToolCall, Trajectory, Turn
@@ -23,7 +25,7 @@ def calls(draw: st.DrawFn) -> Call:
         # Small ids make shared prefixes likely.
         prompt_ids=draw(token_ids | st.lists(st.integers(0, 1), max_size=8)),
         completion_ids=completion,
-        logprobs=draw(st.lists(finite, min_size=len(completion), max_size=len(completion))) if scored else None,
+        logprobs=[-abs(draw(finite)) for _ in completion] if scored else None,
         text=draw(text),
         finish=draw(st.sampled_from([None, "stop", "length", "abort"])),
         policy=draw(st.none() | text),
@@ -72,5 +74,11 @@ pairs = (
         )
     )
 )  # fmt: skip
-groups = st.builds(Group, task=tasks, attempts=st.lists(trajectories, min_size=1, max_size=3), info=json_objects)
+
+
+def grouped(task: Task, attempts: list[Trajectory], **more: Any) -> Group:
+    return Group(task=task, attempts=[one.model_copy(update={"task": task}) for one in attempts], **more)
+
+
+groups = st.builds(grouped, task=tasks, attempts=st.lists(trajectories, min_size=1, max_size=3), info=json_objects)
 samples = trajectories | pairs | groups

@@ -7,6 +7,7 @@ from pydantic_core import to_json
 from bough.data.base import common_prefix
 from bough.data.bough import read, write
 from bough.types import Call, Group, Message, Pair, Task, Trajectory, Turn
+from tests.data.file_records import grouped
 
 ids = st.lists(st.integers(0, 1), max_size=6)
 calls = st.builds(
@@ -30,7 +31,7 @@ pairs = st.builds(
     tasks,
     st.lists(turns, min_size=1, max_size=3),
 )
-groups = st.builds(Group, task=tasks, attempts=st.lists(trajectories, min_size=1, max_size=2))
+groups = st.builds(grouped, task=tasks, attempts=st.lists(trajectories, min_size=1, max_size=2))
 
 
 @given(trajectories | pairs | groups)

@@ -53,6 +53,7 @@ def test_a_pair_needs_two_different_replies():
         ({"environment": {}}, '"environment" is an object; it must be a string'),
         ({"rewards": [1]}, '"rewards" is a list; it must be an object'),
         ({"rewards": {"judge": "good"}}, '"rewards" "judge" is a string; it must be a number'),
+        ({"reward": 1, "rewards": {"reward": 2}}, '"reward" is 1.0 and in "rewards" it is 2.0'),
         ({"task_id": True}, '"task_id" is true or false; it must be a string or a whole number'),
         ({"picture": b"\x89PNG"}, '"info.picture": input was not a valid JSON value'),
     ],

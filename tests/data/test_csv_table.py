@@ -26,9 +26,9 @@ def test_the_columns_say_the_format(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["a.csv", "b.tsv"])
-@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
-def test_thumbs_are_labels_whatever_the_delimiter(tmp_path: Path, delimiter: str, name: str):
-    rows = [("prompt", "completion", "label"), ("Hi", "Hello", "TRUE"), ("Hi", "Go away", "0")]
+@pytest.mark.parametrize(("delimiter", "column"), [(",", "label"), (";", "success"), ("\t", "label")])
+def test_thumbs_are_flags_whatever_the_delimiter(tmp_path: Path, delimiter: str, column: str, name: str):
+    rows = [("prompt", "completion", column), ("Hi", "Hello", "TRUE"), ("Hi", "Go away", "0")]
     path = written(tmp_path, "\n".join(map(delimiter.join, rows)), name)
     assert [record.success for record in read(path) if isinstance(record, Trajectory)] == [True, False]
 
@@ -46,7 +46,7 @@ def test_cells_with_messages_are_json_and_brackets_alone_are_text(tmp_path: Path
     [
         ("prompt,completion\na\n", "a.csv:2: the row has 1 cells and the header 2"),
         ("prompt,prompt\na,b\n", "must name each column once"),
-        ("prompt,completion,label\na,b,maybe\n", "\"label\" is 'maybe'; it must be JSON"),
+        ("prompt,completion,label\na,b,maybe\n", "\"label\" is 'maybe'; it must be true or false"),
         ("prompt,completion,reward\na,b,much\n", "\"reward\" is 'much'; it must be JSON"),
         ('prompt,completion\na,"b\n', "not CSV after line 1"),
         ("question,answer\na,b\n", "the columns of the row are 'question', 'answer'; no format has these"),

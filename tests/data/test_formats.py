@@ -164,6 +164,7 @@ def test_no_damage_to_a_good_row_raises_anything_but_a_row_error(row: Row):
     check(row)
 
 
-def test_a_row_without_its_tag_is_a_bad_row_where_the_format_is_given():
-    with pytest.raises(RowError, match='"bough" is None; it must be one of'):
-        FORMATS["bough"].read({"id": "a"})
+@pytest.mark.parametrize("tag", [None, "trajectory/0", "trajectory/١", f"trajectory/{'1' * 5000}"])
+def test_a_row_without_a_proper_tag_is_a_bad_row_where_the_format_is_given(tag: str | None):
+    with pytest.raises(RowError, match=r'"bough" is .{4,40}; it must be one of'):
+        FORMATS["bough"].read({"bough": tag, "id": "a"})

@@ -48,11 +48,21 @@ def test_the_same_rows_come_out_of_every_wrapping(tmp_path: Path, plain: Path, n
     assert list(read(tmp_path / name)) == list(read(plain))
 
 
-def test_the_header_of_an_archive_cannot_ask_for_all_of_the_memory(tmp_path: Path):
-    greedy = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 29}]
-    (tmp_path / "a.jsonl.xz").write_bytes(lzma.compress(TEXT, filters=greedy))
-    with pytest.raises(InputError, match=r"cannot be read after line 0: .*[Mm]emory"):
-        list(read(tmp_path / "a.jsonl.xz"))
+GREEDY = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 29}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.jsonl.xz", lzma.compress(TEXT, filters=GREEDY), "[Mm]emory"),
+        ("a.jsonl.xz", b"", "empty"),
+        ("a.json.zst", zstandard.compress(json.dumps(ROWS).encode())[:-9], "cut off"),
+    ],
+)
+def test_an_archive_that_is_greedy_or_lost_rows_is_an_error(tmp_path: Path, name: str, content: bytes, said: str):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=rf"cannot be read after line 0: .*{said}"):
+        list(read(tmp_path / name))
 
 
 def test_of_a_collections_folder_only_the_trajectories_are_read_and_of_any_folder_nothing_hidden(
@@ -221,10 +231,10 @@ def test_a_saved_data_set_that_is_damaged_is_named(tmp_path: Path):
 
 
 @pytest.mark.parametrize("text", [b"[1, 2", b"[1] 2", b'["', b"[{}, ]"])
-def test_a_list_that_does_not_end_as_one_is_said(tmp_path: Path, text: bytes):
+def test_a_list_that_does_not_end_as_one_is_no_bad_row_to_skip(tmp_path: Path, text: bytes):
     (tmp_path / "a.json").write_bytes(text)
-    with pytest.raises(InputError, match=r"a\.json:1: the file begins as a JSON list"):
-        list(read(tmp_path / "a.json"))
+    with pytest.raises(InputError, match=r"a\.json: the file begins as a JSON list"):
+        list(Reader(tmp_path / "a.json", on_error="skip"))
 
 
 def test_an_element_that_is_no_object_is_a_bad_row_and_a_huge_list_is_refused(
@@ -233,9 +243,9 @@ def test_an_element_that_is_no_object_is_a_bad_row_and_a_huge_list_is_refused(
     (tmp_path / "a.json").write_text(json.dumps([ROWS[0], 3, ROWS[1]]))
     reader = Reader(tmp_path / "a.json", on_error="skip")
     assert len(list(reader)) == 2 and reader.skipped == {"not_json": 1} and reader.place.line == 3
-    monkeypatch.setattr(lines_module, "MAX_LIST", 100)
+    monkeypatch.setattr(lines_module, "MAX_LINE", 100)
     with pytest.raises(InputError, match="write it as JSON Lines"):
-        list(read(tmp_path / "a.json"))
+        list(Reader(tmp_path / "a.json", on_error="skip"))
 
 
 class Bomb:

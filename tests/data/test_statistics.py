@@ -20,8 +20,8 @@ def test_numbers_are_those_of_the_records():
         success=True,
     )
     lost = Trajectory(id="b", task=Task(id="t"), start=HI, turns=[turn("abcd")] * 3, rewards={"r": 0.0}, success=False)
-    statistics.add(won)
-    statistics.add(Group(task=Task(id="u"), attempts=[won, lost]))
+    statistics.add(won.model_copy(update={"task": Task(id="u")}))
+    statistics.add(Group(task=Task(id="t"), attempts=[won, lost]))
     rows = dict(statistics.rows())
     assert rows["tasks"] == "2"
     assert rows["records"] == "1 trajectory, 1 group"

@@ -210,6 +210,6 @@ def test_log_probabilities_and_sampling_are_the_models_own_whatever_the_options(
     assert (arguments["enable_lora"], arguments["max_lora_rank"], arguments["max_loras"]) == (True, 16, 5)
     assert (arguments["max_model_len"], arguments["enable_prefix_caching"]) == (99, False)
     assert "enable_lora" not in engine_arguments("tiny", 0, "raw_logprobs", {})
-    for ours in ("model", "logprobs_mode", "trust_remote_code"):
-        with pytest.raises(InputError, match=f"vLLM's {ours} is set by Bough itself"):
+    for ours in ("model", "logprobs_mode", "trust_remote_code", "worker_cls"):
+        with pytest.raises(InputError, match=f"vLLM's {ours} (is set by Bough itself|can name code)"):
             engine_arguments("tiny", 0, "raw_logprobs", {ours: True})

@@ -151,22 +151,24 @@ def test_a_better_model_still_passes():
     assert passed / runs > 0.8
 
 
-def test_lost_episodes_count_against_the_new_model():
+@pytest.mark.parametrize("mark", "x?")
+def test_lost_and_unknown_episodes_count_against_the_new_model(mark: str):
     """Nine of nine and seven lost are nine better and seven worse, were the lost ones what the earlier one solves."""
     before = result("sft", binary("0" * 9 + "1" * 7))
-    found = gate(before, result("dpo", binary("1" * 9 + "x" * 7)))
+    found = gate(before, result("dpo", binary("1" * 9 + mark * 7)))
     assert not found.promote and (found.tasks, found.lost) == (16, 7)
     assert found.difference == pytest.approx(2 / 16) and found.p == pytest.approx(stats.binom.sf(8, 16, 0.5))
-    assert "7 lost episodes counted against it" in found.reason
+    assert "7 lost or unknown episodes counted against it" in found.reason
     assert gate(before, result("dpo", binary("1" * 9 + "0" * 7))).p == found.p
 
 
-def test_what_the_earlier_model_lost_counts_as_solved():
+@pytest.mark.parametrize("mark", "x?")
+def test_what_the_earlier_model_lost_or_does_not_know_counts_as_solved(mark: str):
     after = result("dpo", binary("1" * 12))
     assert gate(result("sft", binary("0" * 6 + "1" * 6)), after).promote
-    found = gate(result("sft", binary("0" * 2 + "x" * 4 + "1" * 6)), after)
+    found = gate(result("sft", binary("0" * 2 + mark * 4 + "1" * 6)), after)
     assert not found.promote and found.lost == 4 and found.difference == pytest.approx(2 / 12)
-    assert not gate(result("sft", binary("0" * 2 + "x" * 4 + "1" * 6)), after, sequential=True).promote
+    assert not gate(result("sft", binary("0" * 2 + mark * 4 + "1" * 6)), after, sequential=True).promote
 
 
 def clustered(name: str, solved: Sequence[bool], size: int, how: str) -> ModelResult:

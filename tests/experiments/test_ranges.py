@@ -66,6 +66,8 @@ def test_ranges_are_read_from_flags_and_files():
 def test_a_range_that_cannot_be_read_is_named(given: Any):
     with pytest.raises(ValueError, match="beta: give a range from a lower to a higher number"):
         read_ranges(given)
+    with pytest.raises(ValueError, match="write each as SETTING="):
+        read_ranges(["beta=[,"])
     with pytest.raises(ValueError, match="beta is given twice"):
         read_ranges(["beta=1..2", "beta=2..3"])
 

@@ -52,6 +52,8 @@ def test_joined_trees_keep_their_attention_and_their_answers(align: int):
 
 def test_joined_lines_are_padded_to_the_longest():
     rows = [plain_row(calls, list(range(len(calls)))) for calls in CALLS.values()]
+    with pytest.raises(AssertionError, match="mixed"):
+        join([*rows, tree_row(CALLS[next(iter(CALLS))], [0])])
     joined, segments = join(rows)
     assert joined.tokens.shape == (5, 9)
     assert segments == [(0, 27), (27, 45)]

@@ -117,18 +117,16 @@ def show_run(config: RunsShowConfig) -> int:
         console.print_json(_run_json(config.run, recipe))
         return 0
     out = console.out()
-    out.print(
-        f"{recipe.name}: {recipe.about or 'no description'}\nmodel {recipe.model}, seed {recipe.seed}", markup=False
-    )
+    for line in (f"{recipe.name}: {recipe.about or 'no description'}", f"model {recipe.model}, seed {recipe.seed}"):
+        out.print(console.printable(line), markup=False)
     table = Table("stage", "state", "minutes", "inputs", "outputs", "note", box=None, pad_edge=False)
     for folder, record in _records(config.run, recipe):
         if record is None:
             table.add_row(folder, "not started", "", "", "", "")
             continue
         state = "done" if record.finished else "unfinished"
-        table.add_row(
-            folder, state, f"{record.seconds / 60:.1f}", _facts(record.inputs), _facts(record.outputs), record.note
-        )
+        facts = f"{record.seconds / 60:.1f}", _facts(record.inputs), _facts(record.outputs), record.note
+        table.add_row(folder, state, *(escape(console.printable(text)) for text in facts))
     console.print_table(out, table)
     console.print_table(out, _success_table(config.run, recipe))
     return 0
@@ -143,9 +141,8 @@ def _show_command(config: RunsShowConfig, command: str) -> int:
         console.print_json(shown.to_json() | {"run": str(config.run), "settings": settings, "numbers": numbers})
         return 0
     out = console.out()
-    out.print(
-        ", ".join(filter(None, [f"{shown.name}: bough {shown.made_by}", shown.progress, shown.result])), markup=False
-    )
+    facts = filter(None, [f"{shown.name}: bough {shown.made_by}", shown.progress, shown.result])
+    out.print(console.printable(", ".join(facts)), markup=False)
     for key, value in settings.items():
         out.print(console.printable(f"    {key}: {write_value(value)}"), markup=False)
     return 0

@@ -224,9 +224,18 @@ def is_name(text: str) -> bool:
 
 NAMED = re.compile(r"`(\w+)`")
 # Settings of earlier versions, and why they went.
-REMOVED = dict.fromkeys(
-    ("watch_drop", "watch_growth", "watch_entropy", "watch_kl"), "the watch has fixed limits; --no-watch turns it off"
-)
+_WATCH = ("watch_drop", "watch_growth", "watch_entropy", "watch_kl")
+_UNUSED = ("entropy_coef", "entropy_floor", "task_pool", "reset_file", "reset_share", "passes", "state_weight")
+REMOVED = {
+    **dict.fromkeys(_WATCH, "the watch has fixed limits; --no-watch turns it off"),
+    **dict.fromkeys(_UNUSED, "leave it out"),
+    "gradient_accumulation_steps": "--batch-size is the number of records per step",
+    "fp16": "a GPU computes in bfloat16 or, with --no-bf16, in float32",
+    "temperatures": "all attempts have one --temperature",
+    "curriculum_success": "a curriculum grows with the epochs",
+    "precompute_reference": "only a run of all weights computes its reference first",
+    "importance_cap": "the cap of importance weights is 2",
+}
 RULES = {
     "int": "it must be a whole number",
     "float": "it must be a number",
@@ -323,7 +332,7 @@ def _sentence(config: type[BaseModel], leaf: Leaf | None, key: str, finding: Any
 
 def _unknown(config: type[BaseModel], where: tuple[int | str, ...], key: str, spell: Callable[[str], str]) -> str:
     known = leaves(config).get(str(where[-1]))
-    if known is None and (why := REMOVED.get("_".join(map(str, where)))):
+    if known is None and (why := REMOVED.get("_".join(map(str, where)), REMOVED.get(str(where[-1])))):
         return f"{key} was removed: {why}"
     if len(where) > 1:
         if known is not None and known.part is not None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_origin
 
 import yaml
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, JsonValue, field_validator, model_validator
+from pydantic import AliasChoices, BeforeValidator, Field, JsonValue, WrapValidator, field_validator, model_validator
 
 from bough.config.base import Config, named, setting
 from bough.config.flags import plain_type
@@ -63,7 +63,7 @@ def key_values(value: Any) -> Any:
     options = {}
     for word in value:
         key, equals, text = str(word).partition("=")
-        if not equals:
+        if not (key and equals):
             raise ValueError(f"{word!r} must be written as key=value")
         try:
             options[key] = read_value(text) if text else ""
@@ -143,7 +143,19 @@ def make_options(options_class: type[Config], values: Mapping[str, JsonValue]) -
 
 # Settings of the rewards of an episode.
 
-Weight = float | dict[str, JsonValue]
+
+def _weight(value: Any, read: Callable[[Any], Any]) -> Any:
+    try:
+        given = read(value)
+        weight = given.get("weight", 1.0) if isinstance(given, dict) else given
+        if not isinstance(weight, bool) and isinstance(weight, int | float) and math.isfinite(weight):
+            return given
+    except ValueError:
+        pass
+    raise ValueError("its weight must be a number: reward=weight or reward={weight: 1, …}")
+
+
+Weight = Annotated[float | dict[str, JsonValue], WrapValidator(_weight)]
 
 
 def _pairs(value: Any) -> Any:
@@ -153,15 +165,7 @@ def _pairs(value: Any) -> Any:
     )
 
 
-def _weighed(rewards: dict[str, Weight]) -> dict[str, Weight]:
-    for name, given in rewards.items():
-        weight = given.get("weight", 1.0) if isinstance(given, dict) else given
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
-            raise ValueError(f"the weight of {name} is {weight!r}; it must be a number")
-    return rewards
-
-
-RewardWeights = Annotated[dict[str, Weight], BeforeValidator(_pairs), AfterValidator(_weighed)]
+RewardWeights = Annotated[dict[str, Weight], BeforeValidator(_pairs)]
 # What help says of the settings of rewards.
 REWARDS = (
     "rewards and their weights, as outcome=1 tool_call=1 'overlong={weight: 1, max_length: 4096}': "

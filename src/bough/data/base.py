@@ -226,6 +226,8 @@ def read_ending(row: Row, where: str = "") -> Row:
     others = optional(row, "rewards", dict, where) or {}
     rewards = {jsonable(key): number(others, key, f'{where}"rewards" ') for key in others}
     reward = number(row, "reward", where)
+    if reward is not None and rewards.get("reward", reward) != reward:
+        raise RowError("wrong_type", f'{where}"reward" is {reward} and in "rewards" it is {rewards["reward"]}')
     return {
         "rewards": rewards if reward is None else {"reward": reward, **rewards},
         "success": optional(row, "success", bool, where),
@@ -400,7 +402,9 @@ def read_messages(value: Any, what: str) -> list[AnnotatedMessage]:
         if message.role == "assistant":
             note = {key: optional(one, key, str, where) for key in ("action", "error", "state")}
             note |= {key: number(one, key, where) for key in ("reward", "progress")}
-            note["trained"] = number(one, "weight", where) != 0
+            if (weight := number(one, "weight", where)) not in (None, 0, 1):
+                raise RowError("wrong_type", f'{where}"weight" is {weight}; it must be 0 or 1')
+            note["trained"] = weight != 0
         found.append((message, note))
     return found
 

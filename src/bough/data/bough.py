@@ -11,6 +11,7 @@ the `prompt_ids` that are new. Read back, every prompt is whole again, token for
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,9 +42,9 @@ def read(row: Row) -> Sample:
     row = dict(row)
     tag = row.pop("bough", None)
     kind, _, version = str(tag).partition("/")
-    if kind not in KINDS or not version.isdecimal():
+    if kind not in KINDS or not re.fullmatch("[1-9][0-9]{0,8}", version):
         allowed = ", ".join(f"{known}/{VERSION}" for known in KINDS)
-        raise RowError("wrong_type", f'"bough" is {tag!r}; it must be one of {allowed}')
+        raise RowError("wrong_type", f'"bough" is {tag!r:.40}; it must be one of {allowed}')
     if int(version) > VERSION:
         raise RowError("newer_schema", f"{tag} was written by a newer Bough; this one reads up to {kind}/{VERSION}")
     try:
@@ -56,7 +57,7 @@ def read(row: Row) -> Sample:
     previous: list[int] = []
     total = 0
     for call, count in zip(_calls(record), shared, strict=True):
-        if not isinstance(count, int) or not 0 <= count <= len(previous):
+        if type(count) is not int or not 0 <= count <= len(previous):
             raise RowError("wrong_type", f'"shared" is {count!r}; the call before it has {len(previous)} tokens')
         total += count + len(call.prompt_ids)
         if total > MAX_TOKENS:

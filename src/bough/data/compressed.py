@@ -67,7 +67,7 @@ def whole_size(file: IO[bytes]) -> int:
 
 def _unpack_xz(file: IO[bytes]) -> Iterator[bytes]:
     """Pieces of text. Streams may follow each other, with zero bytes between them."""
-    data = b""
+    data, unpacker = b"", None
     while data := data or file.read(PIECE):
         data = data.lstrip(b"\0")
         if not data:
@@ -79,6 +79,8 @@ def _unpack_xz(file: IO[bytes]) -> Iterator[bytes]:
             if unpacker.needs_input and not unpacker.eof and not (data := file.read(PIECE)):
                 raise EOFError("the last stream of the .xz file is cut off")
         data = unpacker.unused_data
+    if unpacker is None:
+        raise EOFError("the .xz file is empty")
 
 
 class Unpacked(io.RawIOBase):

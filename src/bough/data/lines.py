@@ -30,8 +30,8 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 Content = bytes | dict[str, Any] | RowError
 # A token takes about 26 bytes with its log-probability: a group of attempts with five million of them fits.
 MAX_LINE = 128 << 20
-# A JSON list is read as a whole, and so is a row group of Parquet.
-MAX_LIST, MAX_ROW_GROUP = 1 << 30, 4 << 30
+# A row group of Parquet is read as a whole.
+MAX_ROW_GROUP = 4 << 30
 # The first bytes of a file, which say what it is.
 PEEK = 1024
 HUB_PATH = re.compile(r"hf:/[\w-][\w.-]*/[\w-][\w.-]*(/[\w-][\w.-]*)?")
@@ -99,7 +99,7 @@ def lines(path: Path, longest: int = MAX_LINE) -> Iterator[tuple[int, Content]]:
                 yield number, content
     except EOFError as error:
         # Our own writer leaves a torn frame when it is killed; any other archive that ends early has lost rows.
-        reason = "torn" if path.suffix == ".zst" else "damaged"
+        reason = "torn" if path.name.endswith(".jsonl.zst") else "damaged"
         raise RowError(reason, f"the file cannot be read after line {number}: {error}") from None
     except (OSError, lzma.LZMAError, zlib.error) as error:
         said = getattr(error, "strerror", None) or error
@@ -124,13 +124,15 @@ def _rows(path: Path, stream: io.BufferedReader, longest: int) -> Iterator[tuple
     if any(suffix in TABLE_SUFFIXES for suffix in path.suffixes[-2:]):
         yield from _table(stream, longest)
     elif begin.lstrip()[:1] == b"[":
-        text = stream.read(MAX_LIST + 1).removeprefix(BYTE_ORDER_MARK)
-        if len(text) > MAX_LIST:
-            raise RowError("too_large", f"the JSON list is longer than {MAX_LIST >> 30} GiB; write it as JSON Lines")
+        # It is read as a whole. What is wrong with it costs all of its rows, so it cannot be skipped as one.
+        text = stream.read(MAX_LINE + 1)
+        if len(text) > MAX_LINE:
+            raise InputError(f"{path}: the JSON list is longer than {MAX_LINE >> 20} MiB; write it as JSON Lines")
         try:
-            found = from_json(text)
+            found = from_json(text.removeprefix(BYTE_ORDER_MARK))
         except ValueError as error:
-            raise RowError("not_json", f"the file begins as a JSON list but cannot be read as one: {error}") from None
+            raise InputError(f"{path}: the file begins as a JSON list but cannot be read as one: {error}") from None
+        del text
         for number, row in enumerate(found, 1):
             good = isinstance(row, dict)
             yield number, row if good else RowError("not_json", "the element is JSON but not an object")
@@ -264,7 +266,10 @@ def _row(names: list[str], cells: list[str]) -> dict[str, Any] | RowError:
         if row[name] and (name in JSON_COLUMNS or (name in MAYBE_JSON and cell.lstrip().startswith("["))):
             try:
                 row[name] = from_json(cell.strip().lower() if name in FLAGS else cell)
+                if name in FLAGS and row[name] in (0, 1):
+                    row[name] = bool(row[name])
             except ValueError:
                 if name in JSON_COLUMNS:
-                    return RowError("wrong_type", f'"{name}" is {cell!r:.40}; it must be JSON')
+                    allowed = "true or false" if name in FLAGS else "JSON"
+                    return RowError("wrong_type", f'"{name}" is {cell!r:.40}; it must be {allowed}')
     return row

@@ -136,9 +136,9 @@ class Writer:
 def check_output(output: Path, overwrite: bool) -> None:
     """Raises InputError for an unusable output before any work is done."""
     if not output.name.endswith(ENDINGS):
-        raise InputError(f"--output {output}: the name must end in .jsonl or .jsonl.zst")
+        raise InputError(f"{output}: the name must end in .jsonl or .jsonl.zst")
     if output.exists() and not overwrite:
-        raise InputError(f"{output} exists; give another --output or --overwrite")
+        raise InputError(f"{output} exists; give another file, or overwrite it")
 
 
 def _open_locked(path: Path) -> int:

@@ -25,7 +25,7 @@ from bough.engines.base import Answer, ContextFullError, EngineError
 from bough.engines.chat import mix
 from bough.engines.http import RequestRefusedError, Server, ServerLimits
 from bough.errors import InputError, did_you_mean
-from bough.types import Call, Finish, Message, ToolCall
+from bough.types import ROUNDING, Call, Finish, Message, ToolCall
 
 log = logging.getLogger(__name__)
 
@@ -221,8 +221,6 @@ def choose_model(wanted: str, known: Iterable[str], where: str) -> str:
 
 Json = dict[str, Any]
 MAX_ID = 1 << 31
-# A log-probability of almost 0 may come out above it.
-ROUNDING = 1e-3
 THINKING = ("reasoning_content", "reasoning")
 
 

@@ -290,6 +290,11 @@ class VLLMEngine(SwappingEngine):
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM has room for
 # The log-probabilities that are recorded: of the model's own distribution, or of the one that is sampled from.
 LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
+# Options with which vLLM imports code or loads other models. Settings files may come from anyone.
+UNSAFE = {
+    "worker_cls", "scheduler_cls", "distributed_executor_backend", "logits_processors", "speculative_config",
+    "tokenizer", "hf_config_path", "kv_transfer_config", "ec_transfer_config", "compilation_config",
+}  # fmt: skip
 
 
 def engine_arguments(
@@ -316,6 +321,8 @@ def engine_arguments(
     }
     if taken := sorted(options.keys() & fixed.keys()):
         raise InputError(f"vLLM's {', '.join(taken)} is set by Bough itself; leave it out")
+    if unsafe := sorted(options.keys() & UNSAFE):
+        raise InputError(f"vLLM's {', '.join(unsafe)} can name code or another model; leave it out")
     quiet = {"disable_log_stats": True, "use_tqdm_on_load": False}
     return {"enable_prefix_caching": True} | quiet | ours | options | fixed
 

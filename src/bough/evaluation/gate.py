@@ -3,8 +3,8 @@
 It promotes a model that is no better in at most `alpha` of all decisions, whatever the
 number of tasks; in doubt the earlier adapter is kept. That is exact where the two models
 answer alike (the same model played twice), and simulated where only their means are equal
-(docs/guides/evaluation.md has the assumptions). Lost episodes count against the new adapter: its
-own as failures, the earlier one's as successes.
+(docs/guides/evaluation.md has the assumptions). Lost episodes and those of unknown success count
+against the new adapter: its own as failures, the earlier one's as successes.
 
 By type, it also refuses a model that is significantly worse on any type of task: what was
 learnt before is not to be unlearnt.
@@ -73,7 +73,7 @@ def gate(
     model; at most a share `alpha` of models without any loss are refused for it.
     """
     known, copied = comparable(before, after)
-    pairs = known_pairs(matched(before.assuming(True), after.assuming(False))[0])
+    pairs, _ = matched(before.assuming(True, unknown=True), after.assuming(False, unknown=True))
     differences, lost = task_differences(pairs), len(pairs) - len(known_pairs(known))
     change, p = mean(differences), up_p(differences, sequential)
     types = type_changes(pairs, sequential) if by_type else ()
@@ -81,7 +81,7 @@ def gate(
     promote = p <= alpha and not worse
     seen = f"{100 * change:+.1f} points on {plural(len(differences), 'task')}, one-sided p = {p:.2g}"
     if lost:
-        seen += f", {lost} lost episode{'s' if lost > 1 else ''} counted against it"
+        seen += f", {lost} lost or unknown episode{'s' if lost > 1 else ''} counted against it"
     if copied:
         seen += f", {plural(len(copied), 'task')} with the content and start of another one left out"
     verdict = "is better: promoted" if promote else "is not shown to be better: the earlier model is kept"

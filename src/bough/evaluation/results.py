@@ -145,9 +145,11 @@ class ModelResult(Record):
     outcomes: list[Outcome]
     lost: list[Lost] = Field([])
 
-    def assuming(self, lost_succeed: bool) -> ModelResult:
-        """The same with every lost episode taken for a success, or for a failure."""
-        rows = [*self.outcomes, *(one.outcome(lost_succeed) for one in self.lost)]
+    def assuming(self, success: bool, *, unknown: bool = False) -> ModelResult:
+        """The same with every lost episode taken for a success or a failure, with `unknown` also those not known."""
+        known = {"success": success}
+        rows = [one.model_copy(update=known) if unknown and one.success is None else one for one in self.outcomes]
+        rows += [one.outcome(success) for one in self.lost]
         return self.model_copy(update={"outcomes": rows, "lost": []})
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import yaml
 from pydantic import AliasChoices, BeforeValidator, Field, JsonValue, model_validator
 
 from bough.config.base import LARGEST, RENAMED, Config, flattened, leaves, parts, setting
@@ -123,7 +124,10 @@ def read_ranges(given: Any) -> Any:
         words = [str(word).partition("=") for word in given]
         if twice := {key for key, _, _ in words if sum(key == other for other, _, _ in words) > 1}:
             raise ValueError(f"{', '.join(sorted(twice))} is given twice")
-        given = {key: text if DOTS in text else read_value(f"[{text}]") for key, _, text in words}
+        try:
+            given = {key: text if DOTS in text else read_value(f"[{text}]") for key, _, text in words}
+        except yaml.YAMLError:
+            raise ValueError("write each as SETTING=LOW..HIGH or SETTING=VALUE,VALUE") from None
     if not isinstance(given, Mapping):
         return given
     return {str(key): _normal(str(key), value) for key, value in given.items()}

@@ -389,6 +389,7 @@ def join(rows: Sequence[TreeRow | PlainRow], *, align: int = 1) -> Joined:
     The trees begin at multiples of `align`, with padding between them that no other token sees.
     """
     trees = [row for row in rows if isinstance(row, TreeRow)]
+    assert len(trees) in (0, len(rows)), "trees and plain rows cannot be mixed"
     return _join_trees(trees, align) if trees else _join_lines([row for row in rows if isinstance(row, PlainRow)])
 
 

@@ -14,7 +14,7 @@ from bough.chat.tool_calls import MalformedError
 from bough.curation.advantages import group_advantages
 from bough.data.base import Sample
 from bough.environments.rubric import score
-from bough.errors import RowError
+from bough.errors import InputError, RowError
 from bough.files import open_file
 from bough.report.viewer.contents import fetch, goal
 from bough.report.viewer.index import Index, lines_of_task, neighbours
@@ -46,7 +46,7 @@ def find(index: Index, at: str) -> Sample:
         raise MissingError("there is no such record on file (or it is not indexed yet)")
     try:
         return fetch(index.root.path / file, line, rows[0]["offset"], rows[0]["length"])
-    except RowError as error:
+    except (InputError, RowError) as error:
         raise MissingError(f"the record cannot be read any more: {error}") from None
 
 
