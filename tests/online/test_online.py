@@ -15,7 +15,7 @@ from bough.errors import BoughError, InputError
 from bough.methods.grpo import GRPOConfig, train_grpo
 from bough.online.source import Watch
 from bough.policy.policy import Policy
-from bough.rollouts.collect import Attempt, play_attempt
+from bough.rollouts.collect import LocalRunner
 from bough.training.plan import PausedError
 from bough.training.step import Step
 from bough.types import Group, Trajectory
@@ -373,12 +373,14 @@ def test_a_split_whose_tasks_are_all_held_out_is_an_error_with_their_number(tmp_
 def note_what_is_played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     played: list[str] = []
 
-    async def noted(runner: Any, attempt: Attempt, *more: Any, **named: Any) -> Any:
-        played.append(attempt.id)
-        return await play_attempt(runner, attempt, *more, **named)
+    for name in ("play", "play_each"):
+        whole = getattr(LocalRunner, name)
 
-    for module in ("bough.online.player", "bough.rollouts.collect"):
-        monkeypatch.setattr(f"{module}.play_attempt", noted)
+        def noted(runner: Any, asked: Any, *more: Any, whole: Any = whole, **named: Any) -> Any:
+            played.extend(one.id for one in (asked if isinstance(asked, list) else [asked]))
+            return whole(runner, asked, *more, **named)
+
+        monkeypatch.setattr(LocalRunner, name, noted)
     return played
 
 

@@ -38,6 +38,7 @@ from bough.rollouts.collect import (
 from bough.rollouts.collect import collect as collect_episodes
 from bough.rollouts.episode import NO_EXPERT, Agent, make_agent
 from bough.rollouts.rescore import rescore
+from bough.rollouts.tree import sampled
 from bough.terminal import console
 from bough.terminal.console import EpisodesProgress, announce
 from bough.types import Trajectory
@@ -174,7 +175,10 @@ async def _play_missing(
         if agent is not None:  # closed: its model is free for other work
             rescored = rescore(agent, collection, config.rescore)
             collection.keep_rescored(rescored.logprobs)
-            more = rescored.numbers
+            num_drawn, num_states = sampled(getattr(getattr(agent, "engine", None), "tokens", None))
+            more = rescored.numbers | (
+                {"sampled_tokens": num_drawn, "sampled_states": num_states} if num_states else {}
+            )
     # The numbers of every episode in the folder, with the failures and the time of this run.
     whole = Tally(faults=tally.faults, lost=tally.lost, seconds=tally.seconds)
     for trajectory in collection:
@@ -190,6 +194,9 @@ def _summary(report: dict[str, Any]) -> list[str]:
             lines.append(f"{title}: " + ", ".join(f"{count} {what}" for what, count in report[name].items()))
     if report["lost"]:
         lines.append(f"lost: {len(report['lost'])}")
+    if "sampled_states" in report:
+        drawn, states = report["sampled_tokens"], report["sampled_states"]
+        lines.append(f"{drawn:,} tokens sampled from {states:,} states: shared {drawn / states:.1f}×")
     if "logprob_gap_max" in report:
         gap = f"mean {report['logprob_gap_mean']:.2g}, largest {report['logprob_gap_max']:.2g}"
         tokens = plural(report["rescored_tokens"], "token")

@@ -34,10 +34,11 @@ from bough.rollouts.collect import (
     Tally,
     attempts,
     collect,
+    count_fault,
     play_attempt,
     spare_what_is_loaded,
 )
-from bough.rollouts.tree import Played
+from bough.rollouts.tree import Played, sampled
 from bough.types import Task, Trajectory
 
 log = logging.getLogger(__name__)
@@ -85,6 +86,7 @@ class Player:
         every_task = self._all_tasks(config.environment.split, config.environment.task_file)
         self._tasks = (task for task in every_task if identity(task, by_content=by_content) not in kept_apart)
         self._known: list[Task] = []
+        self._sampled = 0, 0
         self._loop = BackgroundLoop()
         self._sampler, self.meter, self.runner = self._open(policy, template)
         self.stream = EpisodeStream(
@@ -124,6 +126,13 @@ class Player:
         found = self.rubric.costs() if self.rubric else {}
         lost = {"worker_losses": self._sampler.worker_losses} if self._sampler.worker_losses else {}
         return {f"{reward}/{name}": count for reward, costs in found.items() for name, count in costs.items()} | lost
+
+    def lap(self) -> dict[str, float]:
+        """Where the time went since the last lap, what was sampled in it, and how much of that was computed once."""
+        now = sampled(getattr(self._sampler, "tokens", None))
+        drawn, states = (new - old for new, old in zip(now, self._sampled, strict=True))
+        self._sampled = now
+        return self.meter.lap() | ({"sampled_shared": drawn / states} if states else {})
 
     def renew(self, step: int, version: int) -> None:
         """The weights have changed. Raises EngineError if the sampler cannot get them."""
@@ -330,6 +339,7 @@ class EpisodeStream:
 
         def ended(place: int, result: Played | BaseException) -> None:
             if isinstance(result, BaseException):
+                count_fault(tally, jobs[place].attempt, result)
                 return
             # The slot is free for the next episode while this one is written.
             left.discard(place)

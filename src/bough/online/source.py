@@ -191,7 +191,7 @@ class OnlineSource:
         logprobs = self._logprobs(examples) if self._updates > 1 else None
         examples = examples if logprobs is None else _with_logprobs(examples, logprobs)
         values = values | distances(self.policy, groups, examples) | held_out
-        values |= {"tasks_drawn": self.gatherer.pace.next_number} | self.player.meter.lap()
+        values |= {"tasks_drawn": self.gatherer.pace.next_number} | self.player.lap()
         file.write(groups, values | self.gatherer.state(), stamp)
         self._files.keep_only(self.gatherer.pace.unfinished, self.gatherer.pace.next_number)
         if logprobs is not None:

@@ -309,7 +309,7 @@ async def collect(
 
         def ended(place: int, result: Played | BaseException) -> None:
             if isinstance(result, BaseException):
-                _blame(tally, attempts[place], result)
+                count_fault(tally, attempts[place], result)
                 failed.append(attempts[place])
             else:
                 keep(group, result)
@@ -359,7 +359,7 @@ async def play_attempt(
         except (EnvironmentFailedError, EngineError) as error:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise asyncio.CancelledError from error  # not to be tried again, whatever it made of that
-            _blame(tally, attempt, error)
+            count_fault(tally, attempt, error)
             await asyncio.sleep(min(0.1 * 2 ** (again - tries.start), 5.0))
             continue
         tally.lost.pop(attempt.id, None)
@@ -369,7 +369,7 @@ async def play_attempt(
     return None
 
 
-def _blame(tally: Tally, attempt: Attempt, error: BaseException) -> None:
+def count_fault(tally: Tally, attempt: Attempt, error: BaseException) -> None:
     """Counts a failure. The attempt is lost, unless a retry succeeds."""
     tally.faults["environment" if isinstance(error, EnvironmentFailedError) else "engine"] += 1
     tally.lost[attempt.id] = _reason(error)

@@ -53,6 +53,12 @@ def can_share(environment_class: type[Environment], agent: Agent) -> bool:
     return hasattr(token_engine, "generate_each") and not issubclass(environment_class, OwnAgent)
 
 
+def sampled(tokens: object) -> tuple[int, int]:
+    """How many tokens a token engine has drawn so far, and from how many states; zeros where it does not count them."""
+    scheduler = getattr(tokens, "scheduler", None)
+    return (scheduler.num_drawn, scheduler.num_states) if scheduler is not None else (0, 0)
+
+
 class RolloutTree:
     """Plays attempts at one task; `ended` gets the record of each by its place, or why there is none.
 

@@ -32,6 +32,7 @@ def engine_of(policy: Policy, layout: str, monkeypatch: pytest.MonkeyPatch, **op
         options |= {"graphs": False}
     engine = small_engine(policy, **options | ({"layout": layout} if layout != "ragged" else {}))
     assert engine.path.name == layout
+    engine.scheduler.merges = True
     return engine
 
 

@@ -50,7 +50,7 @@ class EngineWorker:
         self, path: EnginePath, *, max_running: int, threads: int, stream: torch.cuda.Stream | None = None
     ) -> None:
         self.reader, self.runner = path.reader, path.runner
-        self.scheduler = Scheduler(path.store, budget=path.budget, max_running=max_running)
+        self.scheduler = Scheduler(path.store, budget=path.budget, max_running=max_running, merges=path.runner.merges)
         self.threads, self.stream = threads, stream
         self.num_steps = 0
         self._orders: list[Callable[[], None]] = []

@@ -283,6 +283,7 @@ class FusedRunner:
     """Computes spans with a `FusedDecoder` over pages."""
 
     chunk = PROMPTS
+    merges = False  # not before it was measured on a GPU; attempts share the host's work there
 
     def __init__(self, decoder: FusedDecoder, store: PagesStore, *, max_running: int, graphs: bool) -> None:
         self.decoder, self.store, self.reader = decoder, store, decoder.reader

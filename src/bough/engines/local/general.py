@@ -130,6 +130,8 @@ class GeneralStore(Store):
 class GeneralRunner:
     """Reads each new prompt by itself and steps all others together."""
 
+    merges = True
+
     def __init__(self, reader: GeneralReader, store: GeneralStore) -> None:
         self.reader, self.store = reader, store
         self._stepped: list[Resident] = []

@@ -246,6 +246,7 @@ class RaggedRunner:
     """Reads all spans in one row of tokens, prompts and single tokens alike."""
 
     chunk = 512
+    merges = True
 
     def __init__(self, reader: TokenReader) -> None:
         self.reader = reader

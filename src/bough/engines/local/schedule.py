@@ -336,9 +336,10 @@ class Span:
 
 
 class SpanRunner(Protocol):
-    """Computes spans, of prompts at most `chunk` tokens at once."""
+    """Computes spans, of prompts at most `chunk` tokens at once. One that `merges` draws for followers, too."""
 
     chunk: int
+    merges: bool
 
     def run(self, spans: Sequence[Span]) -> Sequence[Sequence[Drawn]]:
         """Computes the spans; for each that draws, one or more tokens for its request and for each follower.
@@ -390,8 +391,8 @@ def _still_wanted(request: Request) -> Request | None:
 class Scheduler:
     """The queue and the residents. `budget` is in the store's own measure."""
 
-    def __init__(self, store: Store, *, budget: int, max_running: int) -> None:
-        self.store, self.budget, self.max_running = store, budget, max_running
+    def __init__(self, store: Store, *, budget: int, max_running: int, merges: bool = True) -> None:
+        self.store, self.budget, self.max_running, self.merges = store, budget, max_running, merges
         self.waiting: deque[Request] = deque()
         self.residents: dict[Hashable, Resident] = {}
         self.spent = 0
@@ -440,7 +441,7 @@ class Scheduler:
                 resident = self.residents.get(request.episode)
                 if resident and resident.request:
                     passed_by.append(request)
-                elif same := next((one for one in begun if request.can_follow(one)), None):
+                elif self.merges and (same := next((one for one in begun if request.can_follow(one)), None)):
                     same.followers += request.together
                     num_running += len(request.together)
                 elif self._is_being_computed(request):
