@@ -226,7 +226,15 @@ def _facts(stage: Stage) -> Iterator[str]:
 
 def data(lineage: Lineage) -> Iterator[str]:
     """What was read, what was kept, and why the rest was dropped."""
-    if ledgers := [row for stage in lineage.stages for row in _ledgers(stage)]:
+    ledgers = []
+    for stage in lineage.stages:
+        made = stage.data.made.get("ledgers") if stage.data is not None else None
+        for ledger in [*(made if isinstance(made, list) else []), *stage.ledgers]:
+            if isinstance(ledger, dict) and {"item", "in", "kept", "dropped"} <= ledger.keys():
+                dropped = ledger["dropped"].items() if isinstance(ledger["dropped"], dict) else []
+                why = ", ".join(f"{count} {code(reason)}" for reason, count in dropped) or "0"
+                ledgers.append([plain(stage.name), *(plain(ledger[key]) for key in ("item", "in", "kept")), why])
+    if ledgers:
         yield "Every record was kept, or dropped for a reason:"
         yield table(["stage", "what", "in", "kept", "dropped"], ledgers)
     for stage in lineage.stages:
@@ -245,15 +253,6 @@ def settings(stages: Sequence[Stage]) -> str:
     rows = [[code(key), *(_value(stage.settings.get(key)) for stage in stages)] for key in keys]
     rows.insert(0, ["steps", *(f"{stage.report.get('step', '–')}" for stage in stages)])
     return table(["setting", *(plain(stage.name) for stage in stages)], rows)
-
-
-def _ledgers(stage: Stage) -> Iterator[list[str]]:
-    made = stage.data.made.get("ledgers") if stage.data is not None else None
-    for ledger in [*(made if isinstance(made, list) else []), *stage.ledgers]:
-        if isinstance(ledger, dict) and {"item", "in", "kept", "dropped"} <= ledger.keys():
-            dropped = ledger["dropped"].items() if isinstance(ledger["dropped"], dict) else []
-            reasons = ", ".join(f"{count} {code(reason)}" for reason, count in dropped) or "0"
-            yield [plain(stage.name), *(plain(ledger[key]) for key in ("item", "in", "kept")), reasons]
 
 
 def _value(value: Any) -> str:

@@ -405,19 +405,14 @@ def load_policy(
         device=device,
     )
     policy.temperature = temperature
-    policy.router_coefficient = _router_coefficient(config, policy)
-    if config.machine.shard:
-        policy.shard(device)
-    return policy
-
-
-def _router_coefficient(config: TrainingConfig, policy: Policy) -> float:
-    weight = coefficient(policy.decoder, config.optimizer.router_aux_loss_coef)
-    if weight and config.machine.compile:
+    policy.router_coefficient = coefficient(policy.decoder, config.optimizer.router_aux_loss_coef)
+    if policy.router_coefficient and config.machine.compile:
         raise InputError(
             "--compile does not go with the load-balancing loss of a mixture of experts; add --router-aux-loss-coef 0"
         )
-    return weight
+    if config.machine.shard:
+        policy.shard(device)
+    return policy
 
 
 def _check_machine(config: TrainingConfig, device: torch.device) -> None:

@@ -22,7 +22,8 @@ class Conversation:
 
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
-        self.gold = gold_turns(entry)
+        names = {name: list(function["parameters"]["properties"]) for name, function in self._functions.items()}
+        self.gold = [[_call(text, names) for text in texts] for texts in entry.answer]  # of each user turn
         self.turns: list[list[list[ToolCall]]] = [[]]  # per user turn, the calls of each reply that had any
         self.steps = 0  # replies with calls in the current user turn
         self.failure: str | None = None  # the benchmark's word for what was wrong with the first failed turn
@@ -39,10 +40,6 @@ class Conversation:
     def progress(self) -> float:
         """The share of user turns that passed before the first that failed."""
         return self.passed / len(self.gold)
-
-    @property
-    def last_turn(self) -> bool:
-        return len(self.turns) == len(self.gold)
 
     @property
     def tools(self) -> tuple[dict[str, Any], ...]:
@@ -117,16 +114,6 @@ class Conversation:
 # The benchmark's answers as tool calls: what its authors would have called.
 # Multi-turn answers are Python calls with literal arguments, written as text. Single-turn answers list the accepted
 # values of every argument; "" among them means that the argument may be left out.
-
-
-def gold_turns(entry: Entry) -> list[list[ToolCall]]:
-    """The gold calls of each user turn."""
-    names = {
-        function["name"]: list(function["parameters"]["properties"])
-        for back_end in entry.row["involved_classes"]
-        for function in benchmark.documentation(back_end)
-    }
-    return [[_call(text, names) for text in texts] for texts in entry.answer]
 
 
 def gold_calls(entry: Entry) -> list[ToolCall]:

@@ -171,7 +171,7 @@ class Functions(Environment):
         verdict = await conversation.check(self._timeout_s)
         more: dict[str, Any] = {"action": said.action, "error": error, "info": {"check": verdict}}
         failed = conversation.failure is not None
-        if conversation.last_turn or (failed and self.settings.stop_at_failure):
+        if len(conversation.turns) == len(conversation.gold) or (failed and self.settings.stop_at_failure):
             return _end(conversation.progress, success=not failed, **more)
         conversation.next_turn()
         return Observation(messages=conversation.user_turn(), progress=conversation.progress, **more)
