@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -91,7 +91,10 @@ def make_card(config: CardConfig) -> Card:
     # Folders whose names are specific to this machine, unlike /home and /tmp.
     run = subject.run.resolve()
     places = [place for place in (run, *run.parents, Path.cwd(), cache_folder()) if len(place.parts) > 2]
-    text = without_places("\n\n".join(parts) + "\n", [Path.home(), *places])
+    text = "\n\n".join(parts) + "\n"
+    for folder in sorted({str(place) for place in (Path.home(), *places)}, key=len, reverse=True):
+        if len(folder) > 1:
+            text = re.sub(rf"(?<![\w./-]){re.escape(folder)}(?![\w.-])", "…", text)
     missing = {
         f"the base model is only known as {code(base.name)}; give its name on the Hub with --base-model org/name": (
             base.hub_id
@@ -322,14 +325,6 @@ def _one_line(text: object) -> str:
 
 
 # Paths of this machine, removed from published text.
-
-
-def without_places(text: str, folders: Iterable[Path]) -> str:
-    """`text` with the names of this machine's folders replaced by "…"."""
-    for folder in sorted({str(folder) for folder in folders}, key=len, reverse=True):
-        if len(folder) > 1:
-            text = re.sub(rf"(?<![\w./-]){re.escape(folder)}(?![\w.-])", "…", text)
-    return text
 
 
 # The usage section of a card: runnable code with a prompt from a recorded episode.
