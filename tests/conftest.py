@@ -1,6 +1,8 @@
 """Shared by all tests: Bough is imported before torch, no deadlines, interrupts work, the last lines list the skips."""
 
+import asyncio
 import gc
+import inspect
 import os
 import signal
 import subprocess
@@ -144,6 +146,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         for name in left_out.keys() & {marker.name for marker in item.iter_markers()}:
             item.add_marker(pytest.mark.skip(left_out[name]))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is a coroutine function runs in the loop of the browser that it is given, or in one of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    run = given["tab"].run if "tab" in given else given.get("run", asyncio.run)
+    run(pyfuncitem.obj(**given))
+    return True
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

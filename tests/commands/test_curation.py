@@ -154,7 +154,7 @@ def test_a_world_that_is_not_installed_stops_only_what_needs_it(collection: Path
         (["demos", str(EXAMPLES / "household.jsonl"), "-o", "x.json"], "must end in .jsonl"),
         (["pairs", "nowhere", "-o", "x.jsonl", "--caps", "loop=-3"], "caps"),
         (["pairs", "nowhere", "-o", "x.jsonl", "--shares", "loop"], "must be written as key=value"),
-        (["groups", "nowhere", "-o", "x.jsonl", "--rewards", "outcome=much"], "it must be a number"),
+        (["groups", "nowhere", "-o", "x.jsonl", "--rewards", "outcome=much"], "its weight must be a number"),
     ],
 )
 def test_bad_input_is_named(words: list[str], said: str, capsys: Any):

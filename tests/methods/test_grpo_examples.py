@@ -36,16 +36,10 @@ def test_an_attempt_that_was_not_scored_is_kept_out_of_the_baseline():
     assert advantages(attempt(1.0, None), attempt(None, None), attempt(0.0, None)) == [[0.5], [None], [-0.5]]
 
 
-def test_better_steps_are_never_punished_more():
-    good, bad = advantages(attempt(1.0, 0.2, 0.6), attempt(0.0, 0.2, 0.6), advantage="step")
-    assert good == pytest.approx([0.25, 0.75])
-    assert bad == pytest.approx([-0.75, -0.25])
-
-
-def test_the_seeds_formula_is_taken_to_the_letter():
-    good, bad = advantages(attempt(1.0, 0.2, 0.6), attempt(0.0, 0.2, 0.6), advantage="step", step_formula="seed")
-    assert good == pytest.approx([0.25, 0.75])
-    assert bad == pytest.approx([-0.25, -0.75])
+@pytest.mark.parametrize(("formula", "punished"), [({}, [-0.75, -0.25]), ({"step_formula": "seed"}, [-0.25, -0.75])])
+def test_better_steps_are_punished_more_only_by_the_seeds_formula(formula: dict[str, Any], punished: list[float]):
+    good, bad = advantages(attempt(1.0, 0.2, 0.6), attempt(0.0, 0.2, 0.6), advantage="step", **formula)
+    assert good == pytest.approx([0.25, 0.75]) and bad == pytest.approx(punished)
 
 
 def test_what_an_attempts_reward_has_beyond_its_turns_is_on_the_last():
@@ -95,10 +89,7 @@ def test_every_call_gets_the_advantage_of_its_own_turn():
     example = made(with_calls(good, 1, 1, 1), with_calls(bad, 1, 1, 1), advantage="turn")
     assert [call.completion_ids for call in example.calls] == [[40], [41], [42]] * 2
     assert example.advantages == (0.5, 0.5, 0.0, -0.5, -0.5, 0.0)
-
-
-def test_a_turn_that_is_not_trained_does_not_shift_the_advantages_of_the_others():
-    good, bad = attempt(1.0, 0.0, 1.0, 0.0), attempt(0.0, 0.0, 0.0, 0.0)
+    # A turn that is not trained does not shift the advantages of the others.
     example = made(with_calls(good, 1, 1, 1, untrained=1), with_calls(bad, 1, 1, 1, untrained=0), advantage="turn")
     assert [call.completion_ids for call in example.calls] == [[40], [42], [41], [42]]
     assert example.advantages == (0.5, 0.0, -0.5, 0.0)

@@ -117,13 +117,10 @@ def test_what_looks_along_the_row_cannot(family, obstacle):
     assert family in PLAIN
 
 
-def test_each_kind_of_layer_has_its_own_sight():
+def test_each_kind_of_layer_has_its_own_sight_and_layers_with_state_have_none():
     assert layer_sights(make("gemma2").model) == {"full_attention": Sight(), "sliding_attention": Sight(window=3)}
     assert layer_sights(make("mistral").model) == {"sliding_attention": Sight(window=3)}
     assert layer_sights(make("llama4").model) == {"chunked_attention": Sight(chunk=3), "full_attention": Sight()}
-
-
-def test_layers_with_state_have_no_sight_of_their_own():
     assert layer_sights(make("lfm2").model) == {"full_attention": Sight()}
     assert layer_sights(make("nemotron_h").model) == {"full_attention": Sight()}
     assert layer_sights(make("falcon_h1").model) == {"full_attention": Sight()}  # in each layer, beside a mixer

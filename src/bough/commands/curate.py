@@ -149,23 +149,15 @@ LINE_EVERY_S = 10.0
 
 
 def _corrections(config: CorrectionsConfig, read: Read) -> Curated[Trajectory]:
-    mixed, say = partial(read_filed, config.mix) if config.mix else None, _progress()
-    return curate_corrections(
-        config, read, mixed, lambda done, total: say(f"{done} of {plural(total, 'episode')} labelled")
-    )
-
-
-def _progress() -> Callable[[str], None]:
-    """Prints a line of progress every few seconds."""
     said_at = time.monotonic()
 
-    def say(line: str) -> None:
+    def tell(done: int, total: int) -> None:
         nonlocal said_at
         if time.monotonic() - said_at >= LINE_EVERY_S:
             said_at = time.monotonic()
-            console.err().print(line)
+            console.err().print(f"{done} of {plural(total, 'episode')} labelled")
 
-    return say
+    return curate_corrections(config, read, partial(read_filed, config.mix) if config.mix else None, tell)
 
 
 def _run(curate: Callable[[Any, Read], Curated[Any]], what: str, config: CurationConfig) -> int:

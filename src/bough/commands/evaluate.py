@@ -229,10 +229,6 @@ def table(reports: dict[str, Any], comparisons: list[Any], level: float) -> str:
 # `bough eval`: models in an environment, or a model on a held-out file.
 
 
-def evaluate_command(config: EvalConfig) -> int:
-    return _episodes(config) if config.environment.name else _held_out(config)
-
-
 def _episodes(config: EvalConfig) -> int:
     announce_episodes(config)
     results = _play(config)
@@ -249,7 +245,9 @@ def _episodes(config: EvalConfig) -> int:
     return 0
 
 
-def _held_out(config: EvalConfig) -> int:
+def evaluate_command(config: EvalConfig) -> int:
+    if config.environment.name:
+        return _episodes(config)
     assert config.held_out.file is not None
     to = f"; the report goes to {config.output}" if config.output else ""
     console.announce(f"measuring {config.agent.model[0]} on {config.held_out.file}{to}")

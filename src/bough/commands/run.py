@@ -86,15 +86,11 @@ def run_command(config: RunConfig) -> int:
         return 0
     playing.play(console.announce)
     console.print_table(console.out(), _success_table(folder, playing.recipe))
-    console.out().print(f"\nThe run is in {folder}. To view it in a browser:\n{_bough()} view {folder}", markup=False)
+    # Where `bough` is not in PATH, as this program was started: the virtual environment may not be active.
+    started = "python -m bough" if Path(sys.argv[0]).name == "__main__.py" else sys.argv[0]
+    bough = "bough" if shutil.which("bough") else started
+    console.out().print(f"\nThe run is in {folder}. To view it in a browser:\n{bough} view {folder}", markup=False)
     return 0
-
-
-def _bough() -> str:
-    """How this program was started, where `bough` is not in PATH: the virtual environment may not be active."""
-    if shutil.which("bough"):
-        return "bough"
-    return "python -m bough" if Path(sys.argv[0]).name == "__main__.py" else sys.argv[0]
 
 
 def list_runs(config: RunsListConfig) -> int:

@@ -226,8 +226,19 @@ def read_text(text: str, what: str) -> list[Turn]:
 
 def write_steps(turns: list[Turn]) -> list[Row] | None:
     """The turns as a list of steps; None if a reply is not a thought and an action."""
-    steps = [step for turn in turns if (step := _write_step(turn))]
-    return steps if len(steps) == len(turns) else None
+    steps = []
+    for turn in turns:
+        # The action is known, so it is cut from the end: a thought may contain an "Action:" line.
+        head = turn.reply.content
+        if turn.action:
+            head = head.removesuffix(f"Action: {turn.action}").removesuffix("\n")
+        thought = head.removeprefix("Thought: ")
+        said = turn.observation[0].content.removeprefix("Observation:").removeprefix(" ") if turn.observation else None
+        step = given(thought=thought or None, action=turn.action, observation=said, reward=turn.reward)
+        if not (thought or turn.action) or _read_step(step, "step") != turn.model_copy(update={"call": None}):
+            return None
+        steps.append(step)
+    return steps
 
 
 def write_text(turns: list[Turn]) -> str:
@@ -253,19 +264,6 @@ def _read_step(value: Any, what: str) -> Turn:
         observation=[] if observation is None else [Message(role="user", content=said)],
         reward=number(step, "reward", f"{what} "),
     )
-
-
-def _write_step(turn: Turn) -> Row | None:
-    # The action is known, so it is cut from the end: a thought may contain an "Action:" line.
-    head = turn.reply.content
-    if turn.action:
-        head = head.removesuffix(f"Action: {turn.action}").removesuffix("\n")
-    thought = head.removeprefix("Thought: ")
-    said = turn.observation[0].content.removeprefix("Observation:").removeprefix(" ") if turn.observation else None
-    step = given(thought=thought or None, action=turn.action, observation=said, reward=turn.reward)
-    if not (thought or turn.action) or _read_step(step, "step") != turn.model_copy(update={"call": None}):
-        return None
-    return step
 
 
 def _bodies(text: str) -> list[str]:

@@ -140,19 +140,15 @@ def _rows(path: Path, stream: io.BufferedReader, longest: int) -> Iterator[tuple
     elif begin.startswith(BINARY) or (b"\0" in first_line and not first_line.startswith(b"{")):
         raise InputError(f"{path}: the file is not text, or its name has the wrong ending. {READABLE}")
     else:
-        yield from _json_lines(stream, longest)
-
-
-def _json_lines(stream: io.BufferedReader, longest: int) -> Iterator[tuple[int, Content]]:
-    number = 0
-    while line := stream.readline(longest + 1):  # the line end counts here
-        number += 1
-        if len(line) > longest and not line.endswith(b"\n"):
-            while line and not line.endswith(b"\n"):
-                line = stream.readline(1 << 16)
-            yield number, RowError("too_large", f"the line is longer than {longest >> 20} MiB")
-            continue
-        yield number, line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
+        number = 0
+        while line := stream.readline(longest + 1):  # the line end counts here
+            number += 1
+            if len(line) > longest and not line.endswith(b"\n"):
+                while line and not line.endswith(b"\n"):
+                    line = stream.readline(1 << 16)
+                yield number, RowError("too_large", f"the line is longer than {longest >> 20} MiB")
+                continue
+            yield number, line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
 
 
 def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:

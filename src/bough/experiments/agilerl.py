@@ -15,7 +15,7 @@ logging are read and have no effect.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 SECTIONS = ("algorithm", "training", "selection_strategy", "tournament_selection", "network", "INIT_HP")
@@ -109,7 +109,13 @@ def _translated(flat: dict[str, Any]) -> dict[str, Any]:
         updates = math.ceil(samples / flat.get("batch_size", 16))
         found["generations"] = math.ceil(updates / flat.get("evo_steps", updates))
     mutate = {name: dict(span) for name, span in dict(flat.pop("rl_hp_selection", {})).items()}
-    mutate |= {name: {"min": low, "max": high} for name, low, high in _bounds(flat)}
+    # MIN_LR and MAX_LR are a range; those of other methods' settings (group_size) are dropped.
+    for name in [key.removeprefix("min_") for key in flat if key.startswith("min_")]:
+        low, high = flat.pop(f"min_{name}"), flat.pop(f"max_{name}", None)
+        if high is None:
+            raise ValueError(f"min_{name} is given without max_{name}")
+        if name in SETTINGS:
+            mutate[name] = {"min": low, "max": high}
     for key, value in flat.items():
         if key in SETTINGS:
             found["set"][SETTINGS[key]] = value
@@ -128,13 +134,3 @@ def _translated(flat: dict[str, Any]) -> dict[str, Any]:
             found[factor] = given.pop()
     found["mutate"] = {SETTINGS.get(name, name): span for name, span in mutate.items()}
     return found
-
-
-def _bounds(flat: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """The ranges that MIN_LR and MAX_LR stand for; those of other methods (group_size) are dropped."""
-    for name in [key.removeprefix("min_") for key in flat if key.startswith("min_")]:
-        low, high = flat.pop(f"min_{name}"), flat.pop(f"max_{name}", None)
-        if high is None:
-            raise ValueError(f"min_{name} is given without max_{name}")
-        if name in SETTINGS:
-            yield name, low, high

@@ -110,7 +110,15 @@ def opened(
         folder.make_room(resume=config.resume, overwrite=config.overwrite)
         start, base = start_adapter(trained_by(config, {}), may_grow=False)
         if start is not None:
-            _check_start(start, base)
+            if (dropout := read_shape(start).dropout) != base.lora.dropout:
+                raise InputError(f"{start} has lora_dropout {dropout}, and members keep it; leave out lora_dropout")
+            # Two models may have the same shapes; an adapter means nothing on weights that it was not trained on.
+            run, model = run_of(start), base_and_adapter(base.model)[0]
+            if run is not None and Origin.read(run).model != model_digest(model):
+                raise InputError(
+                    f"{start} was trained on another model than {model} is now; give that model back its weights, "
+                    "or start from an adapter that was trained on it"
+                )
         builder = load_call_builder(
             config.model, base.calls.chat_template, max_length=base.calls.max_length, stride=base.calls.stride
         )
@@ -128,19 +136,6 @@ def opened(
         )
         with members as found:
             yield Evolution(config, folder, records, found, builder.template, start, base.lora.r, notify)
-
-
-def _check_start(start: Path, base: TrainingConfig) -> None:
-    """InputError for a start adapter with which the settings cannot be kept."""
-    if (dropout := read_shape(start).dropout) != base.lora.dropout:
-        raise InputError(f"{start} has lora_dropout {dropout}, and members keep it; leave out lora_dropout")
-    # The shapes of two models may be the same, and an adapter means nothing on weights that it was not trained on.
-    run, model = run_of(start), base_and_adapter(base.model)[0]
-    if run is not None and Origin.read(run).model != model_digest(model):
-        raise InputError(
-            f"{start} was trained on another model than {model} is now; give that model back its weights, "
-            "or start from an adapter that was trained on it"
-        )
 
 
 def _begin(folder: RunDir, config: EvolveConfig, base: TrainingConfig, start: Path | None, records: Records) -> None:

@@ -367,14 +367,14 @@ class EvolveConfig(ReportConfig):
 
     @model_validator(mode="after")
     def _members_can_be_trained(self) -> Self:
-        if problems := [*self._fitness_problems(), *self._population_problems()]:
+        if problems := list(self._problems()):
             raise ValueError("; ".join(problems))
         trained_by(self, {})  # what is wrong with the method's own settings is said by them
         if problems := list(range_problems(self)):
             raise ValueError("; ".join(problems))
         return self
 
-    def _fitness_problems(self) -> Iterator[str]:
+    def _problems(self) -> Iterator[str]:
         environment, fitness = self.environment, self.fitness
         if self.method == "grpo" and (self.train_file is not None or not environment.name):
             yield "grpo learns from what members play: it needs an environment, and no train_file"
@@ -396,8 +396,6 @@ class EvolveConfig(ReportConfig):
                 "the winner would be measured on tasks that it was selected on; "
                 "give a test_split other than split, or with task_file a test_task_file"
             )
-
-    def _population_problems(self) -> Iterator[str]:
         population, size, drawn = self.population, self.population.size, self.selection.tournament_size
         if drawn > size:
             yield f"tournament_size is {drawn}, but the population has only {plural(size, 'member')}"

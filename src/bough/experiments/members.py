@@ -181,7 +181,13 @@ class Trainees:
             else:  # another worker has trained it further
                 load_named(self.population.policy.model, folder, name=name)
             self._enter(individual)
-            self._restore_moments(individual, folder)
+            if (folder / OPTIMIZER).exists():
+                optimizer = self.trainer.training[name].updater.optimizer
+                try:
+                    moments = OptimizerState(load_file(folder / OPTIMIZER), individual.optimizer)
+                    moments.checked(optimizer).put_into(optimizer)
+                except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+                    raise InputError(f"{folder / OPTIMIZER} is damaged: {error}") from error
         for name in [name for name in self.individuals if name not in wanted]:
             self.population.remove(name)
             del self.individuals[name], self.trainer.training[name]
@@ -230,16 +236,6 @@ class Trainees:
         self.trainer.add(name, method_of(config), config, ENDLESS)
         self.trainer.training[name].step = individual.step
         self.individuals[name] = individual
-
-    def _restore_moments(self, individual: Individual, folder: Path) -> None:
-        """Puts the moments in the folder into the member's optimizer."""
-        if not (folder / OPTIMIZER).exists():
-            return
-        optimizer = self.trainer.training[individual.name].updater.optimizer
-        try:
-            OptimizerState(load_file(folder / OPTIMIZER), individual.optimizer).checked(optimizer).put_into(optimizer)
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            raise InputError(f"{folder / OPTIMIZER} is damaged: {error}") from error
 
 
 # Fitness on held-out records: preference accuracy, or the negative loss, record by record.

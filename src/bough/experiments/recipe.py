@@ -271,19 +271,16 @@ NAME = "config.yaml"
 def read_settings(file: Path) -> tuple[str | None, dict[str, Any]]:
     """The command, None if it is unknown, and the settings by their flat names."""
     values = dict(YamlFile.read(file).values)
-    name = values.pop("command", None) or _written_before(values)
+    if not (name := values.pop("command", None)):
+        # A file of an earlier version, which named no command but wrote all settings: the command that has them.
+        apart: dict[str, int] = {}
+        for one in table.stages():
+            config = table.command(one).config
+            found, known = flattened(config, values).keys(), leaves(config).keys()
+            if "model" in found and len(found & known) > len(known) / 2:
+                apart[one] = len(found ^ known)
+        name = min(apart, key=lambda one: apart[one], default=None)
     return (name, flattened(table.command(name).config, values)) if name in table.names() else (None, values)
-
-
-def _written_before(values: Mapping[str, Any]) -> str | None:
-    """The command of a file of an earlier version, which named none but wrote all settings: the one that has them."""
-    apart: dict[str, int] = {}
-    for name in table.stages():
-        config = table.command(name).config
-        found, known = flattened(config, values).keys(), leaves(config).keys()
-        if "model" in found and len(found & known) > len(known) / 2:
-            apart[name] = len(found ^ known)
-    return min(apart, key=lambda name: apart[name], default=None)
 
 
 # The gate after an evaluation: keeps the better of two models.

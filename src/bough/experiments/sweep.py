@@ -313,7 +313,15 @@ class Sweep:
         else:
             for number, run in enumerate(self.runs, 1):
                 started(run, number)
-                ended(run, _play_here(run, notify))
+                failure = None
+                try:
+                    with redirect_stdout(sys.stderr):  # what the stages print is progress here
+                        run.play(lambda line: notify(f"  {line}"))
+                except BoughError as error:
+                    failure = str(error) or exception_line(error)
+                except Exception as error:  # one failed run does not stop the others
+                    failure = exception_line(error)
+                ended(run, failure)
         return {name: failure for name in labels if (failure := done.get(name)) is not None}
 
     def rows(self) -> list[SweepRow]:
@@ -350,18 +358,6 @@ class Sweep:
         values = [one.values for one in self.variations if one.seed == 0]
         seeds = len(self.variations) // len(values)
         return {"recipe": self.name, "settings": self.settings, "combinations": values, "seeds": seeds}
-
-
-def _play_here(run: Run, notify: Notify) -> str | None:
-    """Plays a run in this process; returns why it failed."""
-    try:
-        with redirect_stdout(sys.stderr):  # what the stages print is progress here
-            run.play(lambda line: notify(f"  {line}"))
-    except BoughError as error:
-        return str(error) or exception_line(error)
-    except Exception as error:  # one failed run does not stop the others
-        return exception_line(error)
-    return None
 
 
 def _stamps(run: Run, outside: dict[Path, str]) -> list[tuple[Planned, str]]:

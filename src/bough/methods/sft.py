@@ -22,7 +22,7 @@ from bough.errors import RowError
 from bough.ledger import Mean
 from bough.methods.base import train_on_data, trained_model, training_command
 from bough.training.method import CallSource, Data, Example, Examples, Loss, float_vectors, head_of, share
-from bough.types import Trajectory, Turn
+from bough.types import Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -103,7 +103,8 @@ class SFT:
         calls = source.calls(sample.start, sample.turns, sample.tools, corrections=True)
         weights = [1.0] * len(sample.turns)
         if self.config.step_weighted_loss:
-            weights = step_weights([step_reward(turn) for turn in sample.turns])
+            # A correction was not tried, so it has no reward.
+            weights = step_weights([None if turn.correction is not None else turn.reward for turn in sample.turns])
         trained = {t: call for t, call in calls.items() if weights[t] > 0}
         if not trained:
             raise RowError("nothing_to_train", "no reply of this trajectory can be trained")
@@ -131,11 +132,6 @@ def sft_loss(logprobs_N: Tensor, weights_N: Tensor, *, denominator: float) -> Lo
         "weight": Mean(weights_N.detach().sum(), len(weights_N)),
     }
     return Loss(share(-(weights_N * logprobs_N).sum(), denominator), metrics)
-
-
-def step_reward(turn: Turn) -> float | None:
-    """The reward of what the turn trains: a correction was not tried, so it has none."""
-    return None if turn.correction is not None else turn.reward
 
 
 def step_weights(rewards: Sequence[float | None]) -> list[float]:

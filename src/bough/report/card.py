@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -91,7 +91,10 @@ def make_card(config: CardConfig) -> Card:
     # Folders whose names are specific to this machine, unlike /home and /tmp.
     run = subject.run.resolve()
     places = [place for place in (run, *run.parents, Path.cwd(), cache_folder()) if len(place.parts) > 2]
-    text = without_places("\n\n".join(parts) + "\n", [Path.home(), *places])
+    text = "\n\n".join(parts) + "\n"
+    for folder in sorted({str(place) for place in (Path.home(), *places)}, key=len, reverse=True):
+        if len(folder) > 1:
+            text = re.sub(rf"(?<![\w./-]){re.escape(folder)}(?![\w.-])", "…", text)
     missing = {
         f"the base model is only known as {code(base.name)}; give its name on the Hub with --base-model org/name": (
             base.hub_id
@@ -226,7 +229,15 @@ def _facts(stage: Stage) -> Iterator[str]:
 
 def data(lineage: Lineage) -> Iterator[str]:
     """What was read, what was kept, and why the rest was dropped."""
-    if ledgers := [row for stage in lineage.stages for row in _ledgers(stage)]:
+    ledgers = []
+    for stage in lineage.stages:
+        made = stage.data.made.get("ledgers") if stage.data is not None else None
+        for ledger in [*(made if isinstance(made, list) else []), *stage.ledgers]:
+            if isinstance(ledger, dict) and {"item", "in", "kept", "dropped"} <= ledger.keys():
+                dropped = ledger["dropped"].items() if isinstance(ledger["dropped"], dict) else []
+                why = ", ".join(f"{count} {code(reason)}" for reason, count in dropped) or "0"
+                ledgers.append([plain(stage.name), *(plain(ledger[key]) for key in ("item", "in", "kept")), why])
+    if ledgers:
         yield "Every record was kept, or dropped for a reason:"
         yield table(["stage", "what", "in", "kept", "dropped"], ledgers)
     for stage in lineage.stages:
@@ -245,15 +256,6 @@ def settings(stages: Sequence[Stage]) -> str:
     rows = [[code(key), *(_value(stage.settings.get(key)) for stage in stages)] for key in keys]
     rows.insert(0, ["steps", *(f"{stage.report.get('step', '–')}" for stage in stages)])
     return table(["setting", *(plain(stage.name) for stage in stages)], rows)
-
-
-def _ledgers(stage: Stage) -> Iterator[list[str]]:
-    made = stage.data.made.get("ledgers") if stage.data is not None else None
-    for ledger in [*(made if isinstance(made, list) else []), *stage.ledgers]:
-        if isinstance(ledger, dict) and {"item", "in", "kept", "dropped"} <= ledger.keys():
-            dropped = ledger["dropped"].items() if isinstance(ledger["dropped"], dict) else []
-            reasons = ", ".join(f"{count} {code(reason)}" for reason, count in dropped) or "0"
-            yield [plain(stage.name), *(plain(ledger[key]) for key in ("item", "in", "kept")), reasons]
 
 
 def _value(value: Any) -> str:
@@ -323,14 +325,6 @@ def _one_line(text: object) -> str:
 
 
 # Paths of this machine, removed from published text.
-
-
-def without_places(text: str, folders: Iterable[Path]) -> str:
-    """`text` with the names of this machine's folders replaced by "…"."""
-    for folder in sorted({str(folder) for folder in folders}, key=len, reverse=True):
-        if len(folder) > 1:
-            text = re.sub(rf"(?<![\w./-]){re.escape(folder)}(?![\w.-])", "…", text)
-    return text
 
 
 # The usage section of a card: runnable code with a prompt from a recorded episode.

@@ -386,8 +386,10 @@ class OptimizerState(NamedTuple):
         for index, values in self._by_weight().items():
             if not 0 <= index < len(weights):
                 raise ValueError(f"the optimizer's state is of weight {index} of {len(weights)}")
+            weight = weights[index]
             for name in MOMENTS:
-                if name in values and not _alike(values[name], weights[index]):
+                value = values.get(name, weight)
+                if not isinstance(value, Tensor) or (value.shape, value.dtype) != (weight.shape, weight.dtype):
                     raise ValueError(f"the optimizer's {name} of weight {index} has not the weight's shape and type")
         if (broken := not_finite(self.tensors)) is not None:
             raise ValueError(f"the optimizer's {broken} holds a value that is not finite")
@@ -425,10 +427,6 @@ def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
 
 def _weights(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [weight for group in optimizer.param_groups for weight in group["params"]]
-
-
-def _alike(value: Any, weight: Tensor) -> bool:
-    return isinstance(value, Tensor) and (value.shape, value.dtype) == (weight.shape, weight.dtype)
 
 
 def _unwrapped(values: dict[str, Any]) -> dict[str, Any]:

@@ -76,7 +76,12 @@ class Plan:
             raise IndexError(number)
         while number >= len(self._steps):
             epoch = self._steps[-1].epoch + 1 if self._steps else 0
-            order = _in_clusters(self._share(epoch), self.clusters, random.Random(f"{self.seed}/{epoch}"))  # noqa: S311
+            members: dict[Hashable, list[int]] = {}
+            for i in self._share(epoch):
+                members.setdefault(self.clusters[i], []).append(i)
+            groups = list(members.values())
+            random.Random(f"{self.seed}/{epoch}").shuffle(groups)  # noqa: S311  no secret
+            order = [i for group in groups for i in group]
             batches = (order[i : i + self.batch_size] for i in range(0, len(order), self.batch_size))
             self._steps += [PlannedStep(epoch, batch) for batch in batches]
         return self._steps[number]
@@ -113,15 +118,6 @@ class Plan:
             start = curriculum.start_ratio
             ratio = min(1.0, start + (1 - start) * epoch / curriculum.warmup_epochs)
         return max(1, round(len(self.difficulty) * ratio))
-
-
-def _in_clusters(chosen: list[int], clusters: Sequence[Hashable], rng: random.Random) -> list[int]:
-    members: dict[Hashable, list[int]] = {}
-    for i in chosen:
-        members.setdefault(clusters[i], []).append(i)
-    groups = list(members.values())
-    rng.shuffle(groups)
-    return [i for group in groups for i in group]
 
 
 # Records that an error about a batch names.

@@ -100,8 +100,16 @@ def train(
     with opened(config) as run:
         training = method.examples(data, run.builder)
         evaluation = method.examples(held_out, run.builder) if held_out is not None else Examples[Any]()
-        if run.processes.first:
-            _warn_of_common_records(training, evaluation)
+        if run.processes.first and evaluation.examples and len(training.examples) <= MOST_COMPARED:
+            # A loss on records that are trained on says nothing of others, and early stopping goes by it.
+            trained = set(map(_content, training.examples))
+            if common := sum(_content(example) in trained for example in evaluation.examples):
+                log.warning(
+                    "%s: %d of %s are also trained on; their loss is not a held-out loss.",
+                    evaluation.name,
+                    common,
+                    plural(len(evaluation.examples), "held-out record"),
+                )
         # Where all weights are trained, the reference is computed first, and found again by the call objects.
         first = method.needs_reference and not config.lora.enabled
         examples = list(training.examples) if first else training.examples
@@ -117,20 +125,6 @@ def train(
                 run.compute_reference(trainer, [*examples, *measured])
             counters = trainer.train(run.resumed, same_held_out=run.same_held_out)
         return run.finish(counters, [ledger.to_json() for ledger in ledgers])
-
-
-def _warn_of_common_records(training: Examples[Any], evaluation: Examples[Any]) -> None:
-    """A loss on records that are trained on says nothing of others, and early stopping goes by it."""
-    if not evaluation.examples or len(training.examples) > MOST_COMPARED:
-        return
-    trained = set(map(_content, training.examples))
-    if common := sum(_content(example) in trained for example in evaluation.examples):
-        log.warning(
-            "%s: %d of %s are also trained on; their loss is not a held-out loss.",
-            evaluation.name,
-            common,
-            plural(len(evaluation.examples), "held-out record"),
-        )
 
 
 def _content(example: Example) -> int:
@@ -157,7 +151,12 @@ class Run(Generic[C]):
     def __init__(self, config: C, folder: RunDir, processes: Processes) -> None:
         self.folder, self.processes = folder, processes
         self.interrupts = Interrupts(quiet=not processes.first)
-        self.resumed = _newest_checkpoint(folder, config)
+        found = checkpoints(folder.checkpoints) if config.resume else []
+        self.resumed = found[-1] if found else None
+        if self.resumed:
+            self.resumed.check()
+        elif config.resume:
+            log.warning("%s has no checkpoint yet; starting from the beginning.", folder.path)
         if self.resumed and processes.device.type == "cpu":
             bit_exact.warn_if_runs_differ()
         self.start, self.config = start_adapter(config)
@@ -207,16 +206,6 @@ class Run(Generic[C]):
         machine = self.config.machine.model_copy(update=settings)
         self.config = self.config.model_copy(update={"machine": machine})
 
-    def _check_recordings(self, policy: Policy) -> None:
-        """Leaves recordings out where the run chose them itself and this model cannot be recorded after all."""
-        if not self.config.machine.cuda_graphs or "cuda_graphs" not in self.left_open:
-            return
-        if reasons := policy.row_reader.not_recordable():
-            log.warning("cuda_graphs: off (this model cannot be recorded: %s).", ", ".join(reasons))
-            self._set_machine(cuda_graphs=False)
-            if self.processes.first:
-                self.folder.create(self.config)
-
     @contextmanager
     def trainer(
         self,
@@ -229,7 +218,13 @@ class Run(Generic[C]):
         reference: ReferenceLogprobs | None = None,
     ) -> Iterator[Trainer]:
         """The training loop, with progress and trackers open around it. `ledgers` are shown before the first step."""
-        self._check_recordings(policy)
+        chosen = self.config.machine.cuda_graphs and "cuda_graphs" in self.left_open
+        # The run chose recordings itself, and this model cannot be recorded after all.
+        if chosen and (reasons := policy.row_reader.not_recordable()):
+            log.warning("cuda_graphs: off (this model cannot be recorded: %s).", ", ".join(reasons))
+            self._set_machine(cuda_graphs=False)
+            if self.processes.first:
+                self.folder.create(self.config)
         first, config = self.processes.first, self.config
         names = config.tracking.report_to if first else []
         settings = self.folder.recorded(config.flat_dump())
@@ -290,17 +285,6 @@ class Run(Generic[C]):
         if before.held_out and self.origin.held_out and before.held_out != self.origin.held_out:
             log.warning("The held-out examples have changed; the best eval loss so far is reset.")
         return before.held_out == self.origin.held_out
-
-
-def _newest_checkpoint(folder: RunDir, config: TrainingConfig) -> Checkpoint | None:
-    """The checkpoint to resume from, checked."""
-    found = checkpoints(folder.checkpoints) if config.resume else []
-    if not found:
-        if config.resume:
-            log.warning("%s has no checkpoint yet; starting from the beginning.", folder.path)
-        return None
-    found[-1].check()
-    return found[-1]
 
 
 def _settings_before(folder: RunDir, config: TrainingConfig) -> dict[str, Any]:
@@ -405,19 +389,14 @@ def load_policy(
         device=device,
     )
     policy.temperature = temperature
-    policy.router_coefficient = _router_coefficient(config, policy)
-    if config.machine.shard:
-        policy.shard(device)
-    return policy
-
-
-def _router_coefficient(config: TrainingConfig, policy: Policy) -> float:
-    weight = coefficient(policy.decoder, config.optimizer.router_aux_loss_coef)
-    if weight and config.machine.compile:
+    policy.router_coefficient = coefficient(policy.decoder, config.optimizer.router_aux_loss_coef)
+    if policy.router_coefficient and config.machine.compile:
         raise InputError(
             "--compile does not go with the load-balancing loss of a mixture of experts; add --router-aux-loss-coef 0"
         )
-    return weight
+    if config.machine.shard:
+        policy.shard(device)
+    return policy
 
 
 def _check_machine(config: TrainingConfig, device: torch.device) -> None:

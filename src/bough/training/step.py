@@ -152,18 +152,15 @@ class Step:
         denominator: float,
     ) -> list[Loss]:
         """Adds the row's gradient to the parameters'; its loss, unless its slopes are known from the first pass."""
-        balance = self._balance(found)
+        routing, scale = found.routing, self.routing_scale
+        # The row's share of the load-balancing loss, weighted as it is added to the loss; nothing without experts.
+        balance = [routing.loss * (scale * routing.num_tokens)] if routing and scale else []
         if slopes is not None:
             torch.autograd.backward([*found.trained, *balance], [*slopes, *map(torch.ones_like, balance)])
             return []
         loss = self.loss([r], {r: found.trained}, known, denominator)
         torch.autograd.backward(sum(balance, loss.value))
         return [loss._replace(value=loss.value.detach())]
-
-    def _balance(self, answers: Answers) -> list[Tensor]:
-        """The row's share of the load-balancing loss, weighted as it is added to the loss; nothing without experts."""
-        found = answers.routing
-        return [found.loss * (self.routing_scale * found.num_tokens)] if found and self.routing_scale else []
 
     def _first_pass(
         self, groups: list[list[int]], known: Logprobs | None, denominator: float

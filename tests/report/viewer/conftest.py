@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -96,13 +95,3 @@ def tab(browser_tab: Tab) -> Iterator[Tab]:
     browser_tab.complaints.clear()
     yield browser_tab
     assert browser_tab.complaints == []
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """A test in the browser is a coroutine, and runs in the one loop that the browser lives in."""
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
-        return None
-    given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
-    pyfuncitem.funcargs["tab"].run(pyfuncitem.obj(**given))
-    return True

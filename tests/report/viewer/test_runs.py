@@ -224,13 +224,15 @@ def test_a_run_that_went_back_is_read_from_the_start(tmp_path: Path, make_index:
     assert (again["from"], again["lines"]) == (0, [{"step": 1}])
 
 
-def test_lines_that_are_no_metrics_are_left_out(tmp_path: Path, make_index: Make):
+def test_lines_that_are_no_metrics_and_numbers_that_no_float_holds_are_left_out(tmp_path: Path, make_index: Make):
     (tmp_path / "run").mkdir()
     (tmp_path / "run/metrics.jsonl").write_text(
         'nonsense\n[1]\n{"loss": 1}\n{"step": true}\n'
         '{"step": 1, "loss": NaN, "x": null, "y": "<b>", "z": 1e400, "ok": 2}\n'
+        f'{{"step": 2, "loss": 2.0, "kl": 1{"0" * 400}}}\n{{"step": 1e99}}\n'
     )
-    assert training(make_index(tmp_path / "run"), ".", 0)["lines"] == [{"step": 1, "ok": 2}]
+    shown = [{"step": 1, "ok": 2}, {"step": 2, "loss": 2.0}]
+    assert training(make_index(tmp_path / "run"), ".", 0)["lines"] == shown
 
 
 def test_only_training_runs_of_the_folder_are_shown(folder: Path, make_index: Make):
@@ -238,12 +240,6 @@ def test_only_training_runs_of_the_folder_are_shown(folder: Path, make_index: Ma
     for name in ("06-eval", "../played/05-dpo", str(folder / "05-dpo"), ""):
         with pytest.raises(MissingError):
             training(index, name, 0)
-
-
-def test_a_number_that_no_float_holds_is_left_out(tmp_path: Path, make_index: Make):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/metrics.jsonl").write_text('{"step": 1, "loss": 2.0, "kl": 1' + "0" * 400 + '}\n{"step": 1e99}\n')
-    assert training(make_index(tmp_path / "run"), ".", 0)["lines"] == [{"step": 1, "loss": 2.0}]
 
 
 def evolved(folder: Path, *lines: dict[str, Any], report: Any = None, settings: str = "method: dpo\n") -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 from bough.chat.tool_calls import read_call
 from bough.types import ToolCall
 from bough.worlds.functions import benchmark
-from bough.worlds.functions.conversation import gold_turns
+from bough.worlds.functions.conversation import Conversation
 
 STATE, RESPONSE = "multi_turn:instance_state_mismatch", "multi_turn:execution_response_mismatch"
 EMPTY, VALID = "multi_turn:empty_turn_model_response", "valid"
@@ -133,7 +133,7 @@ SINGLE_TURN: list[tuple[str, str, list[tuple[str, dict[str, Any]]]]] = [
 
 def turns_of(task_id: str, answer: list[Any]) -> list[list[list[ToolCall]]]:
     """The calls of an answer, by user turn and reply."""
-    gold = gold_turns(benchmark.entry(task_id))
+    gold = Conversation(benchmark.entry(task_id)).gold
     assert len(answer) == len(gold), task_id
     return [
         [[call] for call in calls] if replies is ... else [[_read(text) for text in reply] for reply in replies]

@@ -33,53 +33,43 @@ def gone(pid, within_s=60):
 
 
 @pytest.mark.usefixtures("run")
-def test_a_browser_answers_until_it_is_killed_and_leaves_nothing_behind():
-    async def main():
-        browser = await Browser.start()
-        answer = await browser.connection.call("Browser.getVersion")
-        assert "Chrome" in answer["product"] and browser.alive and browser.profile.is_dir()
-        browser.kill()
-        browser.kill()
-        assert not browser.alive
-        with pytest.raises(EnvironmentFailedError):
-            await browser.connection.call("Browser.getVersion")
-        return browser
-
-    browser = asyncio.run(main())
+async def test_a_browser_answers_until_it_is_killed_and_leaves_nothing_behind():
+    browser = await Browser.start()
+    answer = await browser.connection.call("Browser.getVersion")
+    assert "Chrome" in answer["product"] and browser.alive and browser.profile.is_dir()
+    browser.kill()
+    browser.kill()
+    assert not browser.alive
+    with pytest.raises(EnvironmentFailedError):
+        await browser.connection.call("Browser.getVersion")
     assert gone(browser.pid) and not browser.profile.exists()
 
 
 @pytest.mark.usefixtures("run")
-def test_a_profile_that_is_written_to_while_it_is_removed_goes_too(monkeypatch):
-    async def main():
-        browser = await Browser.start()
-        removals = []
+async def test_a_profile_that_is_written_to_while_it_is_removed_goes_too(monkeypatch):
+    browser = await Browser.start()
+    removals = []
 
-        def rmtree(path, **how):
-            remove(path, **how)
-            removals.append(path)
-            if len(removals) == 1:  # what a helper of Chromium's does in its last moment
-                (path / "Default").mkdir(parents=True)
+    def rmtree(path, **how):
+        remove(path, **how)
+        removals.append(path)
+        if len(removals) == 1:  # what a helper of Chromium's does in its last moment
+            (path / "Default").mkdir(parents=True)
 
-        remove = module.shutil.rmtree
-        monkeypatch.setattr(module.shutil, "rmtree", rmtree)
-        browser.kill()
-        assert removals == [browser.profile] * 2 and not browser.profile.exists()
-
-    asyncio.run(main())
+    remove = module.shutil.rmtree
+    monkeypatch.setattr(module.shutil, "rmtree", rmtree)
+    browser.kill()
+    assert removals == [browser.profile] * 2 and not browser.profile.exists()
 
 
 @pytest.mark.usefixtures("run")
-def test_a_browser_that_dies_by_itself_is_noticed():
-    async def main():
-        browser = await Browser.start()
-        os.killpg(browser.pid, signal.SIGKILL)
-        with pytest.raises(EnvironmentFailedError, match="died"):
-            await browser.connection.call("Browser.getVersion")
-        assert not browser.alive
-        browser.kill()
-
-    asyncio.run(main())
+async def test_a_browser_that_dies_by_itself_is_noticed():
+    browser = await Browser.start()
+    os.killpg(browser.pid, signal.SIGKILL)
+    with pytest.raises(EnvironmentFailedError, match="died"):
+        await browser.connection.call("Browser.getVersion")
+    assert not browser.alive
+    browser.kill()
 
 
 @pytest.mark.usefixtures("run")
@@ -151,56 +141,47 @@ class Peer:
         os.write(self.writing, b"".join(json.dumps(message).encode() + b"\0" for message in messages))
 
 
-def test_answers_go_to_the_calls_they_belong_to_though_they_come_in_pieces():
-    async def main():
-        peer = await Peer().open()
-        first = asyncio.ensure_future(peer.connection.call("A", x=1))
-        second = asyncio.ensure_future(peer.connection.call("B", "page"))
-        third = asyncio.ensure_future(peer.connection.call("C"))
+async def test_answers_go_to_the_calls_they_belong_to_though_they_come_in_pieces():
+    peer = await Peer().open()
+    first = asyncio.ensure_future(peer.connection.call("A", x=1))
+    second = asyncio.ensure_future(peer.connection.call("B", "page"))
+    third = asyncio.ensure_future(peer.connection.call("C"))
+    await asyncio.sleep(0.01)
+    assert peer.heard()[:2] == [
+        {"id": 1, "method": "A", "params": {"x": 1}},
+        {"id": 2, "method": "B", "params": {}, "sessionId": "page"},
+    ]
+    peer.say({"id": 2, "result": {"b": 2}}, {"id": 3, "error": {"message": "no such method"}})
+    text = json.dumps({"id": 1, "result": {"é": "x" * 1000}}).encode()
+    for piece in (text[:5], text[5:600], text[600:], b"\0"):
+        os.write(peer.writing, piece)
         await asyncio.sleep(0.01)
-        assert peer.heard()[:2] == [
-            {"id": 1, "method": "A", "params": {"x": 1}},
-            {"id": 2, "method": "B", "params": {}, "sessionId": "page"},
-        ]
-        peer.say({"id": 2, "result": {"b": 2}}, {"id": 3, "error": {"message": "no such method"}})
-        text = json.dumps({"id": 1, "result": {"é": "x" * 1000}}).encode()
-        for piece in (text[:5], text[5:600], text[600:], b"\0"):
-            os.write(peer.writing, piece)
-            await asyncio.sleep(0.01)
-        with pytest.raises(EnvironmentFailedError, match="no such method"):
-            await third
-        return await first, await second
-
-    assert asyncio.run(main()) == ({"é": "x" * 1000}, {"b": 2})
+    with pytest.raises(EnvironmentFailedError, match="no such method"):
+        await third
+    assert (await first, await second) == ({"é": "x" * 1000}, {"b": 2})
 
 
-def test_an_event_reaches_the_page_that_waits_for_it():
-    async def main():
-        peer = await Peer().open()
-        mine, other = (peer.connection.next_event(page, "loaded") for page in ("mine", "other"))
-        peer.say({"method": "loaded", "sessionId": "mine", "params": {"n": 1}})
-        assert await peer.connection.arrival(mine) == {"n": 1}
-        assert not other.done()
-
-    asyncio.run(main())
+async def test_an_event_reaches_the_page_that_waits_for_it():
+    peer = await Peer().open()
+    mine, other = (peer.connection.next_event(page, "loaded") for page in ("mine", "other"))
+    peer.say({"method": "loaded", "sessionId": "mine", "params": {"n": 1}})
+    assert await peer.connection.arrival(mine) == {"n": 1}
+    assert not other.done()
 
 
-def test_when_the_browser_dies_whatever_is_under_way_and_whatever_comes_fails():
-    async def main():
-        peer = await Peer().open()
-        waiting = [asyncio.ensure_future(peer.connection.call("A")) for _ in range(3)]
-        event = peer.connection.next_event("page", "loaded")
-        await asyncio.sleep(0.01)
-        os.close(peer.writing)
-        for call in waiting:
-            with pytest.raises(EnvironmentFailedError, match="died"):
-                await call
+async def test_when_the_browser_dies_whatever_is_under_way_and_whatever_comes_fails():
+    peer = await Peer().open()
+    waiting = [asyncio.ensure_future(peer.connection.call("A")) for _ in range(3)]
+    event = peer.connection.next_event("page", "loaded")
+    await asyncio.sleep(0.01)
+    os.close(peer.writing)
+    for call in waiting:
         with pytest.raises(EnvironmentFailedError, match="died"):
-            await peer.connection.arrival(event)
-        with pytest.raises(EnvironmentFailedError, match="died"):
-            await peer.connection.call("B")
-
-    asyncio.run(main())
+            await call
+    with pytest.raises(EnvironmentFailedError, match="died"):
+        await peer.connection.arrival(event)
+    with pytest.raises(EnvironmentFailedError, match="died"):
+        await peer.connection.call("B")
 
 
 @pytest.mark.parametrize(
@@ -210,48 +191,38 @@ def test_when_the_browser_dies_whatever_is_under_way_and_whatever_comes_fails():
         {"method": "Target.detachedFromTarget", "params": {"sessionId": "page"}},
     ],
 )
-def test_a_page_that_crashes_fails_its_own_calls_only(news):
-    async def main():
-        peer = await Peer().open()
-        its = asyncio.ensure_future(peer.connection.call("A", "page"))
-        others = asyncio.ensure_future(peer.connection.call("A", "other"))
-        event = peer.connection.next_event("page", "loaded")
-        await asyncio.sleep(0.01)
-        peer.say(news)
-        with pytest.raises(EnvironmentFailedError, match="crashed"):
-            await its
-        with pytest.raises(EnvironmentFailedError, match="crashed"):
-            await peer.connection.arrival(event)
-        with pytest.raises(EnvironmentFailedError, match="crashed"):
-            await peer.connection.call("B", "page")
-        peer.say({"id": 2, "result": {}})
-        assert await others == {}
-
-    asyncio.run(main())
+async def test_a_page_that_crashes_fails_its_own_calls_only(news):
+    peer = await Peer().open()
+    its = asyncio.ensure_future(peer.connection.call("A", "page"))
+    others = asyncio.ensure_future(peer.connection.call("A", "other"))
+    event = peer.connection.next_event("page", "loaded")
+    await asyncio.sleep(0.01)
+    peer.say(news)
+    with pytest.raises(EnvironmentFailedError, match="crashed"):
+        await its
+    with pytest.raises(EnvironmentFailedError, match="crashed"):
+        await peer.connection.arrival(event)
+    with pytest.raises(EnvironmentFailedError, match="crashed"):
+        await peer.connection.call("B", "page")
+    peer.say({"id": 2, "result": {}})
+    assert await others == {}
 
 
-def test_a_browser_that_does_not_answer_counts_as_dead(monkeypatch):
+async def test_a_browser_that_does_not_answer_counts_as_dead(monkeypatch):
     monkeypatch.setattr(module, "CALL_TIMEOUT_S", 0.05)
-
-    async def main():
-        peer = await Peer().open()
-        with pytest.raises(EnvironmentFailedError, match=r"did not answer Page\.navigate"):
-            await peer.connection.call("Page.navigate")
-        peer.say({"id": 1, "result": {}})  # too late, and no harm
-        await asyncio.sleep(0.01)
-        assert peer.connection.lost is None
-
-    asyncio.run(main())
+    peer = await Peer().open()
+    with pytest.raises(EnvironmentFailedError, match=r"did not answer Page\.navigate"):
+        await peer.connection.call("Page.navigate")
+    peer.say({"id": 1, "result": {}})  # too late, and no harm
+    await asyncio.sleep(0.01)
+    assert peer.connection.lost is None
 
 
-def test_a_pipe_that_breaks_while_we_write_ends_the_connection_in_silence(caplog):
-    async def main():
-        peer = await Peer().open()
-        os.close(peer.reading)
-        for _ in range(8):
-            with pytest.raises(EnvironmentFailedError, match="died"):
-                await peer.connection.call("A")
-        assert peer.connection.lost == "the browser died"
-
-    asyncio.run(main())
+async def test_a_pipe_that_breaks_while_we_write_ends_the_connection_in_silence(caplog):
+    peer = await Peer().open()
+    os.close(peer.reading)
+    for _ in range(8):
+        with pytest.raises(EnvironmentFailedError, match="died"):
+            await peer.connection.call("A")
+    assert peer.connection.lost == "the browser died"
     assert caplog.records == []

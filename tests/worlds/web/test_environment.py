@@ -114,21 +114,18 @@ def test_the_expert_speaks_both_forms(run):
         assert end.success, speech
 
 
-def test_a_random_agent_finds_something_to_do_on_every_page_it_plays(run):
-    async def main():
-        for page in ("click-button", "login-user", "choose-list", "email-inbox"):
-            for speech in ("functions", "commands"):
-                env, rng = web(page, 3, speech=speech), random.Random(0)
-                await env.start()
-                for _ in range(3):
-                    seen = await env.step(env.say(rng.choice(env.choices()), "Why not."))
-                    assert seen.error in (None, "invalid_action"), seen
-                    if seen.done:
-                        assert env.choices() == ()
-                        break
-                await env.close()
-
-    run(main())
+async def test_a_random_agent_finds_something_to_do_on_every_page_it_plays(run):
+    for page in ("click-button", "login-user", "choose-list", "email-inbox"):
+        for speech in ("functions", "commands"):
+            env, rng = web(page, 3, speech=speech), random.Random(0)
+            await env.start()
+            for _ in range(3):
+                seen = await env.step(env.say(rng.choice(env.choices()), "Why not."))
+                assert seen.error in (None, "invalid_action"), seen
+                if seen.done:
+                    assert env.choices() == ()
+                    break
+            await env.close()
 
 
 def test_screenshots_come_on_request_and_a_task_file_needs_no_more_than_a_page(run):
@@ -158,17 +155,13 @@ asyncio.run(main())
     assert run(play(web("click-button", 12), "wait()"))[0].text != there[0]
 
 
-def test_an_episode_does_not_depend_on_those_played_before_it_or_beside_it(run):
+async def test_an_episode_does_not_depend_on_those_played_before_it_or_beside_it(run):
     pages = ("login-user", "click-menu", "choose-date", "use-autocomplete", "click-tab-2", "use-slider")
-
-    async def main():
-        alone = [[seen.text for seen in await play(web(page, 8))] for page in pages]
-        for page in pages:
-            await play(web(page, 5), "fill('1', 'A0B1C2')", "click('1')")
-        beside = await asyncio.gather(*(play(web(page, 8)) for page in (*pages, *pages[:2])))
-        assert [[seen.text for seen in episode] for episode in beside] == [*alone, *alone[:2]]
-
-    run(main())
+    alone = [[seen.text for seen in await play(web(page, 8))] for page in pages]
+    for page in pages:
+        await play(web(page, 5), "fill('1', 'A0B1C2')", "click('1')")
+    beside = await asyncio.gather(*(play(web(page, 8)) for page in (*pages, *pages[:2])))
+    assert [[seen.text for seen in episode] for episode in beside] == [*alone, *alone[:2]]
 
 
 def test_tasks_go_round_the_pages_and_no_split_shares_a_seed():

@@ -97,13 +97,10 @@ def test_a_table_row_is_a_line(run):
     assert "Last name | Reynolds" in [line.name for line in run(shown("read-table")).lines]
 
 
-def test_a_click_lands_on_an_element_whose_middle_is_covered(run):
-    async def main():
-        for seed in (6, 34):  # there TWO lies over the middle of ONE
-            view = await shown("click-test-2", seed, "click('1')")
-            assert view.done and view.reward == 1, seed
-
-    run(main())
+async def test_a_click_lands_on_an_element_whose_middle_is_covered(run):
+    for seed in (6, 34):  # there TWO lies over the middle of ONE
+        view = await shown("click-test-2", seed, "click('1')")
+        assert view.done and view.reward == 1, seed
 
 
 def test_an_element_that_lies_under_another_is_refused(run):
@@ -150,16 +147,13 @@ def test_filling_replaces_and_typing_adds(run):
     assert run(value("fill('1', 'abc')", "press('Control+a')", "press('z')")) == "z"
 
 
-def test_copying_and_pasting_keep_to_the_page(run):
-    async def main():
-        keys = [f"press('{key}')" for key in ("Control+a", "Control+c", "End", "Control+v")]
-        actions = ["fill('1', 'mine')", *keys]
-        one, other = await asyncio.gather(
-            shown("enter-text", 0, *actions), shown("enter-text", 0, *[a.replace("mine", "your") for a in actions])
-        )
-        return one.lines[0].facts["value"], other.lines[0].facts["value"]
-
-    assert run(main()) == ("minemine", "youryour")
+async def test_copying_and_pasting_keep_to_the_page(run):
+    keys = [f"press('{key}')" for key in ("Control+a", "Control+c", "End", "Control+v")]
+    actions = ["fill('1', 'mine')", *keys]
+    one, other = await asyncio.gather(
+        shown("enter-text", 0, *actions), shown("enter-text", 0, *[a.replace("mine", "your") for a in actions])
+    )
+    assert (one.lines[0].facts["value"], other.lines[0].facts["value"]) == ("minemine", "youryour")
 
 
 def test_the_clock_stands_still_until_something_is_done(run):
@@ -193,13 +187,10 @@ def test_sorted_items_are_dropped_before_or_after(run):
     assert names("drag('1', '3')") == [b, c, a, d] and names("drag('3', '1')") == [c, a, b, d]
 
 
-def test_a_screenshot_is_a_png_of_the_task(run):
-    async def main():
-        async with taken() as page:
-            await page.start("click-button", 0, "train")
-            return await page.screenshot()
-
-    image = run(main())
+async def test_a_screenshot_is_a_png_of_the_task(run):
+    async with taken() as page:
+        await page.start("click-button", 0, "train")
+        image = await page.screenshot()
     assert image.startswith(b"\x89PNG")
     assert (int.from_bytes(image[16:20]), int.from_bytes(image[20:24])) == (160, 210)
 
@@ -222,42 +213,31 @@ def test_every_selector_finds_its_own_element(run):
     ("name", "action"),
     [("use-colorwheel-2", "fill('1', 'A0B1C2')"), ("draw-circle", "mouse_drag(20, 70, 60, 110)")],
 )
-def test_a_page_that_carries_something_over_is_loaded_anew(run, name, action):
+async def test_a_page_that_carries_something_over_is_loaded_anew(run, name, action):
     """Each of these starts its second problem otherwise when it is not."""
-
-    async def main():
-        async with taken() as page:
-            await page.start(name, 1, "train")
-            await act(page, action)
-            again = [await page.start(name, 2, "train"), await act(page, action)]
-            page.name = ""
-            return again, [await page.start(name, 2, "train"), await act(page, action)]
-
-    again, fresh = run(main())
+    async with taken() as page:
+        await page.start(name, 1, "train")
+        await act(page, action)
+        again = [await page.start(name, 2, "train"), await act(page, action)]
+        page.name = ""
+        fresh = [await page.start(name, 2, "train"), await act(page, action)]
     assert again == fresh
 
 
-def test_a_page_that_carries_nothing_over_is_not_loaded_anew(run):
-    async def main():
-        async with taken() as page:
-            await page.start("click-test", 1, "train")
-            await page._evaluate("(window.still_here = true, {})")
-            await page.start("click-test", 2, "train")
-            return await page._evaluate("({here: window.still_here === true})")
-
-    assert run(main()) == {"here": True}
+async def test_a_page_that_carries_nothing_over_is_not_loaded_anew(run):
+    async with taken() as page:
+        await page.start("click-test", 1, "train")
+        await page._evaluate("(window.still_here = true, {})")
+        await page.start("click-test", 2, "train")
+        assert await page._evaluate("({here: window.still_here === true})") == {"here": True}
 
 
-def test_what_moves_away_from_under_the_mouse_leaves_it(run):
+async def test_what_moves_away_from_under_the_mouse_leaves_it(run):
     """The circle goes its way: a mouse that stays where it was is in and out again, and is paid for the time inside."""
-
-    async def main():
-        view = await shown("chase-circle", 3)
-        circle = view.lines[0].facts
-        at = f"mouse_move({circle['x']}, {circle['y']})"
-        return [(await shown("chase-circle", 3, *many)).reward for many in ([at] * 28, ["mouse_move(1, 1)"] * 28)]
-
-    stayed, away = run(main())
+    view = await shown("chase-circle", 3)
+    circle = view.lines[0].facts
+    at = f"mouse_move({circle['x']}, {circle['y']})"
+    stayed, away = [(await shown("chase-circle", 3, *many)).reward for many in ([at] * 28, ["mouse_move(1, 1)"] * 28)]
     # The page counts the milliseconds outside; looked at only once an action it would be 0.1846.
     assert 0 <= away < 0.02 and stayed == pytest.approx(0.1698, abs=0.005)
 
@@ -284,57 +264,46 @@ def test_the_button_stays_down_from_mouse_down_to_mouse_up(run):
     assert run(moved(down, move, up, "mouse_move(5, 150)")) == 20
 
 
-def test_a_button_that_was_left_down_is_up_in_the_next_problem(run):
-    async def main():
-        async with taken() as page:
-            for _ in range(2):
-                view = await page.start("drag-circle", 2, "train")
-                circle = next(line.facts for line in view.lines if line.kind == "circle")
-                held = await act(page, f"mouse_down({circle['x']}, {circle['y']})")
-            again = await page.start("drag-circle", 2, "train")
-            view = await act(page, f"mouse_move({circle['x'] + 9}, {circle['y']})")
-            await page._evaluate(BUTTONS_OF_A_MOVE)
-            await act(page, f"mouse_move({circle['x'] + 5}, {circle['y']})")
-            return held.lines, again.lines, view.lines, await page._evaluate("({buttons: window.seen_buttons})")
-
-    held, again, view, found = run(main())
-    assert held == again == view and found == {"buttons": 0}
+async def test_a_button_that_was_left_down_is_up_in_the_next_problem(run):
+    async with taken() as page:
+        for _ in range(2):
+            view = await page.start("drag-circle", 2, "train")
+            circle = next(line.facts for line in view.lines if line.kind == "circle")
+            held = await act(page, f"mouse_down({circle['x']}, {circle['y']})")
+        again = await page.start("drag-circle", 2, "train")
+        view = await act(page, f"mouse_move({circle['x'] + 9}, {circle['y']})")
+        await page._evaluate(BUTTONS_OF_A_MOVE)
+        await act(page, f"mouse_move({circle['x'] + 5}, {circle['y']})")
+        found = await page._evaluate("({buttons: window.seen_buttons})")
+    assert held.lines == again.lines == view.lines and found == {"buttons": 0}
 
 
 BUTTONS_OF_A_MOVE = "(addEventListener('mousemove', (event) => { window.seen_buttons = event.buttons; }), {})"
 
 
-def test_a_movement_with_the_button_down_says_so(run):
+async def test_a_movement_with_the_button_down_says_so(run):
     """Some pages end a drag at the first movement that does not."""
-
-    async def main():
-        async with taken() as page:
-            await page.start("click-test", 2, "train")
-            await page._evaluate(BUTTONS_OF_A_MOVE)
-            heard = []
-            for x, name in enumerate(("mouse_move", "mouse_down", "mouse_move", "mouse_up", "mouse_move")):
-                await act(page, f"{name}({5 + x}, 150)")
-                heard.append((await page._evaluate("({buttons: window.seen_buttons})"))["buttons"])
-            return heard
-
-    assert run(main()) == [0, 0, 1, 1, 0]
+    async with taken() as page:
+        await page.start("click-test", 2, "train")
+        await page._evaluate(BUTTONS_OF_A_MOVE)
+        heard = []
+        for x, name in enumerate(("mouse_move", "mouse_down", "mouse_move", "mouse_up", "mouse_move")):
+            await act(page, f"{name}({5 + x}, 150)")
+            heard.append((await page._evaluate("({buttons: window.seen_buttons})"))["buttons"])
+        assert heard == [0, 0, 1, 1, 0]
 
 
-def test_movements_that_nobody_made_are_kept_from_the_page(run):
+async def test_movements_that_nobody_made_are_kept_from_the_page(run):
     """Chromium makes some up when a page changes under the mouse; they look like those outside of an action."""
-
-    async def main():
-        async with taken() as page:
-            await page.start("click-test", 2, "train")
-            await page._evaluate(BUTTONS_OF_A_MOVE)
-            await page._mouse("mouseMoved", (30, 90))
-            await asyncio.sleep(0.1)
-            before = await page._evaluate("({heard: 'seen_buttons' in window})")
-            await act(page, "mouse_move(40, 90)")
-            after = await page._evaluate("({heard: 'seen_buttons' in window})")
-            return before["heard"], after["heard"]
-
-    assert run(main()) == (False, True)
+    async with taken() as page:
+        await page.start("click-test", 2, "train")
+        await page._evaluate(BUTTONS_OF_A_MOVE)
+        await page._mouse("mouseMoved", (30, 90))
+        await asyncio.sleep(0.1)
+        before = await page._evaluate("({heard: 'seen_buttons' in window})")
+        await act(page, "mouse_move(40, 90)")
+        after = await page._evaluate("({heard: 'seen_buttons' in window})")
+        assert (before["heard"], after["heard"]) == (False, True)
 
 
 def test_scrolling_goes_step_by_step_or_to_the_end(run):
@@ -372,28 +341,22 @@ def test_of_words_among_their_like_the_active_one_is_told(run):
     assert [line.name for line in active] == ["6"]
 
 
-def test_an_icon_that_changes_under_the_mouse_is_hit(run):
-    async def main():
-        for _ in range(3):
-            async with taken() as page:
-                view = await page.start("social-media", 1002, "train")
-                icon = [line.number for line in view.lines if line.facts.get("class") == "retweet"][-1]
-                assert (await act(page, f"click('{icon}')")).done
-
-    run(main())
-
-
-def test_the_mouse_is_away_from_the_next_problem(run):
-    async def main():
+async def test_an_icon_that_changes_under_the_mouse_is_hit(run):
+    for _ in range(3):
         async with taken() as page:
-            await page.start("login-user", 0, "train")
-            await act(page, "click('1')")
-            under = "({hovered: [...document.querySelectorAll(':hover')].map((one) => one.id)})"
-            assert "username" in (await page._evaluate(under))["hovered"]
-            await page.start("login-user", 1, "train")
-            assert "username" not in (await page._evaluate(under))["hovered"]
+            view = await page.start("social-media", 1002, "train")
+            icon = [line.number for line in view.lines if line.facts.get("class") == "retweet"][-1]
+            assert (await act(page, f"click('{icon}')")).done
 
-    run(main())
+
+async def test_the_mouse_is_away_from_the_next_problem(run):
+    async with taken() as page:
+        await page.start("login-user", 0, "train")
+        await act(page, "click('1')")
+        under = "({hovered: [...document.querySelectorAll(':hover')].map((one) => one.id)})"
+        assert "username" in (await page._evaluate(under))["hovered"]
+        await page.start("login-user", 1, "train")
+        assert "username" not in (await page._evaluate(under))["hovered"]
 
 
 @pytest.fixture(autouse=True)
@@ -422,39 +385,33 @@ def test_without_the_package_the_user_is_told(monkeypatch):
     html_folder.cache_clear()
 
 
-def test_pages_are_used_again_first_those_that_are_loaded_and_broken_ones_are_not(run):
-    async def main():
-        pool = Pool.here()
-        pages = [await pool.take() for _ in range(3)]
-        assert len(set(map(id, pages))) == 3
-        await pages[0].start("click-test", 0, "train")
-        for page in pages[:2]:
-            await pool.give_back(page, sound=True)
-        await pool.give_back(pages[2], sound=False)
-        again = [await pool.take("click-test"), *[await pool.take() for _ in range(2)]]
-        assert again[0] is pages[0] and again[1] is pages[1] and again[2] is not pages[2]
-        for page in again:
-            await pool.give_back(page, sound=True)
-
-    run(main())
-
-
-def test_a_browser_that_died_is_replaced_once_for_all_who_ask(run):
-    async def main():
-        pool = Pool.here()
-        page = await pool.take()
-        number = pool.num_started
-        os.killpg(page.browser.pid, signal.SIGKILL)
-        while page.browser.alive:
-            await asyncio.sleep(0.01)
+async def test_pages_are_used_again_first_those_that_are_loaded_and_broken_ones_are_not(run):
+    pool = Pool.here()
+    pages = [await pool.take() for _ in range(3)]
+    assert len(set(map(id, pages))) == 3
+    await pages[0].start("click-test", 0, "train")
+    for page in pages[:2]:
         await pool.give_back(page, sound=True)
-        pages = await asyncio.gather(*(pool.take() for _ in range(4)))
-        assert pool.num_started == number + 1
-        assert page not in pages and all(other.browser is pages[0].browser for other in pages)
-        for other in pages:
-            await pool.give_back(other, sound=True)
+    await pool.give_back(pages[2], sound=False)
+    again = [await pool.take("click-test"), *[await pool.take() for _ in range(2)]]
+    assert again[0] is pages[0] and again[1] is pages[1] and again[2] is not pages[2]
+    for page in again:
+        await pool.give_back(page, sound=True)
 
-    run(main())
+
+async def test_a_browser_that_died_is_replaced_once_for_all_who_ask(run):
+    pool = Pool.here()
+    page = await pool.take()
+    number = pool.num_started
+    os.killpg(page.browser.pid, signal.SIGKILL)
+    while page.browser.alive:
+        await asyncio.sleep(0.01)
+    await pool.give_back(page, sound=True)
+    pages = await asyncio.gather(*(pool.take() for _ in range(4)))
+    assert pool.num_started == number + 1
+    assert page not in pages and all(other.browser is pages[0].browser for other in pages)
+    for other in pages:
+        await pool.give_back(other, sound=True)
 
 
 def test_each_loop_has_its_own_browser_and_a_closed_loops_is_ended(run):

@@ -123,8 +123,18 @@ class GymnasiumEnvironment(Environment):
 
     def _show(self, seen: Any) -> str:
         """An observation as the agent reads it."""
-        if self.kind == TAXI:
-            return _taxi(self.gym.unwrapped, seen)
+        if self.kind == TAXI:  # its picture says who is where by colours alone
+            gym: Any = self.gym.unwrapped
+            row, column, passenger, destination = gym.decode(int(seen))
+            places = ("Red", "Green", "Yellow", "Blue", "the taxi")
+            landmarks = ", ".join(f"{name} ({r}, {c})" for name, (r, c) in zip(places, gym.locs, strict=False))
+            picture = "\n".join(line.tobytes().decode() for line in gym.desc)
+            return (
+                f"{picture}\nRows count from the top and columns from the left, both from 0. "
+                f"The letters are the landmarks (row, column): {landmarks}.\n"
+                f"The taxi is at ({row}, {column}). The passenger is in {places[passenger]}. "
+                f"The destination is {places[destination]}."
+            )
         if self.rendered:
             return COLOUR.sub("", MARKED.sub(r"[\1]", str(self.gym.render() or ""))).strip("\n")
         return _plain(seen)
@@ -211,20 +221,6 @@ def _plain(seen: Any) -> str:
     if isinstance(seen, tuple | list):
         return f"({', '.join(map(_plain, seen))})"
     return f"{seen:.4g}" if isinstance(seen, float) else str(seen)
-
-
-def _taxi(gym: Any, seen: Any) -> str:
-    """Taxi's picture says who is where by colours alone."""
-    row, column, passenger, destination = gym.decode(int(seen))
-    places = ("Red", "Green", "Yellow", "Blue", "the taxi")
-    landmarks = ", ".join(f"{name} ({r}, {c})" for name, (r, c) in zip(places, gym.locs, strict=False))
-    picture = "\n".join(line.tobytes().decode() for line in gym.desc)
-    return (
-        f"{picture}\nRows count from the top and columns from the left, both from 0. "
-        f"The letters are the landmarks (row, column): {landmarks}.\n"
-        f"The taxi is at ({row}, {column}). The passenger is in {places[passenger]}. "
-        f"The destination is {places[destination]}."
-    )
 
 
 def read_action(text: str, actions: Sequence[str]) -> int | None:

@@ -70,13 +70,12 @@ class OpenEnvEnvironment(RemoteToolEnvironment):
             # Before the reset, which then starts the count of steps.
             listed = await self.connection.request("step", {"type": "list_tools"})
             self.offer(_tools(listed["observation"]))
+        elif len(fields) == 1 and next(iter(fields.values())).get("type") == "string":
+            [self.text_field] = fields
         else:
-            if len(fields) == 1 and next(iter(fields.values())).get("type") == "string":
-                [self.text_field] = fields
-            else:
-                required = [name for name in schema.get("required", ()) if name in fields]
-                parameters = {**schema, "type": "object", "properties": fields, "required": required}
-                self.offer([(ACT, str(schema.get("description") or "Takes an action."), parameters)])
+            required = [name for name in schema.get("required", ()) if name in fields]
+            parameters = {**schema, "type": "object", "properties": fields, "required": required}
+            self.offer([(ACT, str(schema.get("description") or "Takes an action."), parameters)])
         seen = await self.connection.request("reset", reset)
         if seen.get("done"):
             raise EnvironmentFailedError("the OpenEnv server ended the episode before the agent's first action")

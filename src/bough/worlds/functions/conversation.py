@@ -22,7 +22,8 @@ class Conversation:
 
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
-        self.gold = gold_turns(entry)
+        names = {name: list(function["parameters"]["properties"]) for name, function in self._functions.items()}
+        self.gold = [[_call(text, names) for text in texts] for texts in entry.answer]  # of each user turn
         self.turns: list[list[list[ToolCall]]] = [[]]  # per user turn, the calls of each reply that had any
         self.steps = 0  # replies with calls in the current user turn
         self.failure: str | None = None  # the benchmark's word for what was wrong with the first failed turn
@@ -39,10 +40,6 @@ class Conversation:
     def progress(self) -> float:
         """The share of user turns that passed before the first that failed."""
         return self.passed / len(self.gold)
-
-    @property
-    def last_turn(self) -> bool:
-        return len(self.turns) == len(self.gold)
 
     @property
     def tools(self) -> tuple[dict[str, Any], ...]:
@@ -119,24 +116,21 @@ class Conversation:
 # values of every argument; "" among them means that the argument may be left out.
 
 
-def gold_turns(entry: Entry) -> list[list[ToolCall]]:
-    """The gold calls of each user turn."""
-    names = {
-        function["name"]: list(function["parameters"]["properties"])
-        for back_end in entry.row["involved_classes"]
-        for function in benchmark.documentation(back_end)
-    }
-    return [[_call(text, names) for text in texts] for texts in entry.answer]
-
-
 def gold_calls(entry: Entry) -> list[ToolCall]:
     """Calls that the check of a single-turn task accepts."""
     functions = {function["name"]: function for function in entry.row["function"]}
-    return [
-        ToolCall(name=tool_name(name), arguments=_chosen(accepted, functions[name], entry.set))
-        for answer in entry.answer
-        for name, accepted in answer.items()
-    ]
+    calls = []
+    for name, accepted in [item for answer in entry.answer for item in answer.items()]:
+        parameters = functions[name]["parameters"]
+        chosen = {}  # the first accepted value of every argument that must be given
+        for argument, values in accepted.items():
+            if argument in parameters.get("required", []) or "" not in values:
+                value = _value(next((value for value in values if value != ""), ""))
+                if entry.set in benchmark.OTHER_LANGUAGES:
+                    value = written(value, parameters["properties"][argument], entry.set)
+                chosen[argument] = value
+        calls.append(ToolCall(name=tool_name(name), arguments=chosen))
+    return calls
 
 
 def _call(text: str, names: Mapping[str, list[str]]) -> ToolCall:
@@ -146,21 +140,6 @@ def _call(text: str, names: Mapping[str, list[str]]) -> ToolCall:
     arguments = {name: ast.literal_eval(value) for name, value in positional}
     arguments |= {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
     return ToolCall(name=call.func.id, arguments=arguments)
-
-
-def _chosen(accepted: Mapping[str, list[Any]], function: Mapping[str, Any], set_name: str) -> dict[str, Any]:
-    """The first accepted value of every argument that must be given."""
-    parameters = function["parameters"]
-    required = parameters.get("required", [])
-    chosen = {}
-    for name, values in accepted.items():
-        given = [value for value in values if value != ""]
-        if name in required or "" not in values:
-            value = _value(given[0] if given else "")
-            if set_name in benchmark.OTHER_LANGUAGES:
-                value = written(value, parameters["properties"][name], set_name)
-            chosen[name] = value
-    return chosen
 
 
 def _value(accepted: Any) -> Any:

@@ -131,9 +131,15 @@ class Functions(Environment):
                 return await self._answer(said, error)
             if said.calls:
                 return await self._call(self.conversation, said)
-            return await self._end_turn(self.conversation, said, error)
+            verdict = await self.conversation.check(self._timeout_s)
         except SandboxError as problem:
             raise EnvironmentFailedError(str(problem)) from problem
+        conversation, failed = self.conversation, self.conversation.failure is not None
+        more: dict[str, Any] = {"action": said.action, "error": error, "info": {"check": verdict}}
+        if len(conversation.turns) == len(conversation.gold) or (failed and self.settings.stop_at_failure):
+            return _end(conversation.progress, success=not failed, **more)
+        conversation.next_turn()
+        return Observation(messages=conversation.user_turn(), progress=conversation.progress, **more)
 
     def say(self, action: str, thought: str = "") -> str:
         """`action` is calls in their tags, or a text."""
@@ -166,15 +172,6 @@ class Functions(Environment):
         if conversation.steps > MAX_STEPS:
             return _end(conversation.progress, success=False, stop="step_limit", messages=messages, **more)
         return Observation(messages=messages, progress=conversation.progress, **more)
-
-    async def _end_turn(self, conversation: Conversation, said: ParsedReply, error: str | None) -> Observation:
-        verdict = await conversation.check(self._timeout_s)
-        more: dict[str, Any] = {"action": said.action, "error": error, "info": {"check": verdict}}
-        failed = conversation.failure is not None
-        if conversation.last_turn or (failed and self.settings.stop_at_failure):
-            return _end(conversation.progress, success=not failed, **more)
-        conversation.next_turn()
-        return Observation(messages=conversation.user_turn(), progress=conversation.progress, **more)
 
     async def _answer(self, said: ParsedReply, error: str | None) -> Observation:
         if self.entry.set in benchmark.RELEVANCE:

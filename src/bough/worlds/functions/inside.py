@@ -49,19 +49,16 @@ class Play:
     ) -> tuple[list[str], dict[str, Any]]:
         """The results of calls as text, and the back ends after them; the benchmark's checker calls it too."""
         if model_name not in self.sides:
-            self.sides[model_name] = self._back_ends()
+            config = import_module("bfcl_eval.constants.executable_backend_config")
+            made = {}
+            for name in self.scenario["classes"]:
+                made[name] = getattr(import_module(config.CLASS_FILE_PATH_MAPPING[name]), name)()
+                if name not in config.STATELESS_CLASSES:
+                    state = copy.deepcopy(self.scenario["config"].get(name, {}))
+                    made[name]._load_scenario(state, long_context=self.scenario["long_context"])
+            self.sides[model_name] = made
         back_ends = self.sides[model_name]
         return [_execute(back_ends, call) for call in func_call_list], back_ends
-
-    def _back_ends(self) -> dict[str, Any]:
-        config = import_module("bfcl_eval.constants.executable_backend_config")
-        made = {}
-        for name in self.scenario["classes"]:
-            made[name] = getattr(import_module(config.CLASS_FILE_PATH_MAPPING[name]), name)()
-            if name not in config.STATELESS_CLASSES:
-                state = copy.deepcopy(self.scenario["config"].get(name, {}))
-                made[name]._load_scenario(state, long_context=self.scenario["long_context"])
-        return made
 
 
 def results(text: str, tell: Any) -> None:

@@ -98,7 +98,9 @@ def examine(
     for source, counts in tests:
         guards.begin()
         why = _failing(program, rewriter, source, space, min(limits_s[0], end - time.monotonic()))
-        if counts and why is None and guards.asserted_nothing:
+        # Where loops had nothing to assert: of nothing, nothing can be expected.
+        nothing = guards.empty_loops > 0 and not guards.asserts and not program.was_given_nothing
+        if counts and why is None and nothing:
             why = f"{source.strip()[:300]}  # nothing was asserted"
         failed = failed or why
         if counts:
@@ -166,11 +168,6 @@ class Guards:
         """Begins a statement."""
         self.asserts = self.empty_loops = 0
         self.running: set[int] = set()
-
-    @property
-    def asserted_nothing(self) -> bool:
-        """Whether loops had nothing to assert. Of nothing, nothing can be expected."""
-        return self.empty_loops > 0 and not self.asserts and not self.program.was_given_nothing
 
     def asserted(self) -> None:
         """Counts an assert."""

@@ -97,7 +97,12 @@ class _Reader:
         parts: dict[Kind, Fraction] = {}
         simple, sign = True, self._match(_SIGN)
         while True:
-            term = self._term(depth)
+            # Adjacent factors, optionally divided by one denominator after a slash.
+            term = _product([self._factor(depth), *self._more_factors(depth)])
+            if self._take("/"):
+                term = _quotient(term, self._factor(depth))
+                if self._more_factors(depth):
+                    raise NotANumberError  # 1/2π is two numbers
             simple = simple and term.simple and not parts.keys() & term.parts.keys()
             for kind, value in term.parts.items():
                 parts[kind] = parts.get(kind, Fraction(0)) + (-value if sign and sign[1] == "-" else value)
@@ -105,15 +110,6 @@ class _Reader:
                 break
         kept = {kind: value for kind, value in parts.items() if value}
         return Number(kept, simple and (len(kept) == len(parts) or parts == {PLAIN: 0}))
-
-    def _term(self, depth: int) -> Number:
-        """Adjacent factors, optionally divided by one denominator after a slash."""
-        number = _product([self._factor(depth), *self._more_factors(depth)])
-        if self._take("/"):
-            number = _quotient(number, self._factor(depth))
-            if self._more_factors(depth):
-                raise NotANumberError  # 1/2π is two numbers
-        return number
 
     def _more_factors(self, depth: int) -> list[Number]:
         factors: list[Number] = []

@@ -12,7 +12,6 @@ from pydantic import JsonValue
 from bough.errors import did_you_mean
 from bough.types import ToolCall
 
-Reference = int | str
 Kind = Literal["element", "text", "key", "options", "direction", "number"]
 
 
@@ -108,7 +107,12 @@ def _as(parameter: Parameter, value: JsonValue) -> JsonValue:
     """The argument as its kind."""
     match parameter.kind:
         case "element":
-            return _reference(value)
+            if isinstance(value, int) and not isinstance(value, bool):
+                return value
+            if isinstance(value, str) and value.strip():
+                number = re.fullmatch(r"\[?\s*(\d{1,9})\s*\]?", value.strip())
+                return int(number[1]) if number else value.strip()
+            raise UnknownActionError("An element is named by its number or its selector.")
         case "text":
             if not isinstance(value, str | int | float) or isinstance(value, bool):
                 raise UnknownActionError(f"{parameter.name} must be text.")
@@ -135,21 +139,12 @@ def _as(parameter: Parameter, value: JsonValue) -> JsonValue:
             return value
         case "number":
             try:
-                number = float(value) if isinstance(value, int | float | str) else float("nan")
+                pixels = float(value) if isinstance(value, int | float | str) else float("nan")
             except (ValueError, OverflowError):
-                number = float("nan")
-            if not -1e4 < number < 1e4:
+                pixels = float("nan")
+            if not -1e4 < pixels < 1e4:
                 raise UnknownActionError(f"{parameter.name} must be a number of pixels.")
-            return number
-
-
-def _reference(value: JsonValue) -> Reference:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.strip():
-        number = re.fullmatch(r"\[?\s*(\d{1,9})\s*\]?", value.strip())
-        return int(number[1]) if number else value.strip()
-    raise UnknownActionError("An element is named by its number or its selector.")
+            return pixels
 
 
 def _usage(signature: Signature) -> str:
