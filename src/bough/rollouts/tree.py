@@ -109,7 +109,7 @@ class RolloutTree:
             raise several.exceptions[0] from None
 
     async def _grow(self, branch: Branch, answer: Answer | None = None, seen: Observation | None = None) -> None:
-        """Plays a branch from its newest reply, or from what was seen after it, until it ends or nobody is in it."""
+        """Plays a branch from its newest reply, or from what was seen after it, until it ends or no one is in it."""
         record = branch.record
         failure: Exception | None = None
         try:

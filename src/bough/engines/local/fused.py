@@ -431,7 +431,7 @@ class FusedRunner:
         """Draws `DRAWS` tokens in each of the first `number` rows."""
         splits = splits_for(number, self.reader.num_heads, self.reader.device)
         for place in range(1, 1 + DRAWS):
-            # A row goes on with the token of its first draw.
+            # A row continues with the token of its first draw.
             numbers = self._numbers[: SLOT + 1]
             numbers = numbers[:, self._lanes[1, :number]] if merged else numbers[:, :number]
             position_N, row_N = numbers[POSITION : ROW + 1].int()
