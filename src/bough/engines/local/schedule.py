@@ -208,7 +208,7 @@ class Request:
     def advance(self, drawn: Sequence[Drawn]) -> tuple[list[tuple[Request, Outcome]], list[Request], int]:
         """Takes what was drawn for it and for each follower, up to where that one parts.
 
-        Gives the calls that are complete, those that continue apart with what they have drawn, and the number of tokens.
+        Gives the calls that are complete, those that continue apart with what they have drawn, and how many were drawn.
         """
         followed, num_drawn = list(zip(self.followers, drawn[1:], strict=True)), 0
         complete: list[tuple[Request, Outcome]] = []
