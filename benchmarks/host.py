@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from itertools import islice
@@ -43,8 +43,8 @@ from bough.worlds.household.environment import Household
 THOUGHT = "I have not looked there yet, and what I need may well be in that place."
 Method = tuple[Any, str]
 PARTS: dict[str, list[Method]] = {
-    "rendering": [(ChatTemplate, "prompt"), (ControlTokens, "escape")],
-    "tokenising": [(chat.TemplateChat, "_encode"), (ChatTemplate, "decode")],
+    "rendering": [(ChatTemplate, "prompt"), (ChatTemplate, "text"), (ControlTokens, "escape")],
+    "tokenising": [(ControlTokens, "encode"), (ChatTemplate, "decode")],
     "the call's record": [(chat, "Call")],
     "the turn's record": [(episode.Episode, "take"), (episode.Episode, "trajectory")],
     "environment: step": [(Household, "step"), (Household, "start")],
@@ -133,6 +133,18 @@ class Instant:
         self._turns[episode] += 1
         return Generated(ids, [-0.5] * len(ids), "stop")
 
+    async def generate_each(
+        self, episodes: Sequence[str], prompt_ids: list[int], **_: Any
+    ) -> AsyncGenerator[tuple[list[int], Generated]]:
+        assert prompt_ids
+        await asyncio.sleep(0)
+        places: dict[tuple[int, ...], list[int]] = {}
+        for place, name in enumerate(episodes):
+            places.setdefault(tuple(self.answers[name][self._turns[name]]), []).append(place)
+            self._turns[name] += 1
+        for ids, mine in places.items():
+            yield mine, Generated(list(ids), [-0.5] * len(ids), "stop")
+
     def release(self, episode: str) -> None:
         del self._turns[episode]
 
@@ -140,12 +152,13 @@ class Instant:
         return
 
 
-async def replies(task: Task, seed: int, turns: int) -> list[str]:
-    """What an agent could say in this game: random possible moves."""
-    rng, environment = random.Random(seed), Household(task)
+async def replies(task: Task, seed: int, turns: int, alike: int) -> list[str]:
+    """What an agent could say in this game: random possible moves, the first of them the same in all attempts."""
+    environment = Household(task)
     await environment.start()
     said = []
-    for _ in range(turns):
+    for turn in range(turns):
+        rng = random.Random(f"{task.id if turn < alike else seed} {turn}")
         moves = [move for move in environment.choices() if move.startswith(("go", "open", "examine", "take", "look"))]
         said.append(environment.say(rng.choice(moves), THOUGHT))
         await environment.step(said[-1])
@@ -178,6 +191,7 @@ def main() -> None:
     parser.add_argument("--chat-template", type=Path, help="a Jinja file instead of the model's own template")
     parser.add_argument("--episodes", type=int, default=256)
     parser.add_argument("--turns", type=int, default=17)
+    parser.add_argument("--alike", type=int, default=0, help="the turns in which attempts at a task say the same")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--title", default="")
     parser.add_argument("--output", type=Path, help="a Markdown file to which the result is added")
@@ -187,7 +201,7 @@ def main() -> None:
     wanted = list(islice(attempts(tasks, 8, 0), options.episodes))
     answers = {}
     for attempt in wanted:
-        said = asyncio.run(replies(attempt.task, attempt.seed, options.turns))
+        said = asyncio.run(replies(attempt.task, attempt.seed, options.turns, options.alike))
         answers[attempt.id] = [template.encode_answer(text) for text in said]
 
     whole, parts = [], []
@@ -210,7 +224,7 @@ def main() -> None:
     reply_tokens = statistics.mean(len(ids) for said in answers.values() for ids in said)
     text = (
         f"## {options.title or options.model}: {len(wanted)} episodes of {options.turns} turns, "
-        f"{reply_tokens:.0f} tokens each\n\n{machine()}.\n\n"
+        f"{reply_tokens:.0f} tokens each, the first {options.alike} turns alike\n\n{machine()}.\n\n"
         f"**{statistics.median(whole):.3f} ms of CPU time per turn** (without the stopwatch; "
         f"{', '.join(f'{one:.3f}' for one in sorted(whole))}).\n\n" + table(["part", "ms per turn"], rows) + "\n"
     )

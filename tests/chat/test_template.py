@@ -7,10 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.chat.template import MAX_TEMPLATE, ChatTemplate, Encoder, load_template, without_system, without_tools
+from bough.chat.template import (
+    MAX_TEMPLATE,
+    ChatTemplate,
+    Encoder,
+    GrowingPrompt,
+    load_template,
+    without_system,
+    without_tools,
+)
 from bough.chat.tokenizer import ControlTokens
 from bough.errors import InputError, RowError
-from bough.models.resolve import resolve
+from bough.models.resolve import load_tokenizer, resolve
 from bough.types import Message, ToolCall
 from tests.chat.conftest import END_OF_TURN, FAMILIES, assistant, system, template_of, tokenizer_of, user
 
@@ -202,3 +210,41 @@ def test_without_tools_or_system_a_conversation_stays_and_a_lone_system_message_
     messages = [Message(role="user", content="Hi"), Message(role="assistant", content="Hello")]
     assert without_tools(messages, []) == messages == without_system(messages)
     assert without_system([Message(role="system", content="Be brief.")]) == [Message(role="user", content="Be brief.")]
+
+
+LOCAL = (
+    "{% for m in messages %}{% if loop.first and messages[0]['role'] != 'system' %}[S]{% endif %}"
+    "{{ m['role'] }}: {{ m['content'] | trim }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "alone"),
+    [
+        (LOCAL, True),
+        (LOCAL.replace("loop.first", "loop.last"), False),
+        (LOCAL.replace("loop.first", "loop['first']"), False),
+        (LOCAL.replace("messages[0]['role'] != 'system'", "messages[-1]['role'] == 'user'"), False),
+        (LOCAL.replace("{% for m", "{% set seen = namespace(n=0) %}{% for m"), False),
+        (LOCAL.replace("| trim", "| trim if add_generation_prompt else m['content']"), False),
+        (LOCAL.replace("[S]", "{{ strftime_now('%S') }}"), False),
+        (LOCAL.replace("in messages %}", "in messages[1:] %}"), False),
+    ],
+)
+def test_only_new_messages_are_rendered_where_the_syntax_allows_it(template: str, alone: bool):
+    tokenizer = load_tokenizer("tiny")
+    tokenizer.chat_template = template
+    chat = ChatTemplate(tokenizer)
+    assert chat.writes_each_alone == alone
+    prompts = GrowingPrompt(chat)
+    said = [Message(role="system", content="rules"), Message(role="user", content=" a <|im_end|> ", hint="1")]
+    for number in range(6):
+        assert prompts.text(list(said), []) == chat.prompt(said, [])
+        new = 2 if said[-1].hint else 1
+        assert len(prompts.new([*said, said[-1]], [])) == (new if alone else len(said) + 1)
+        hint = "h" if number in (1, 2, 4) else None
+        said += [Message(role="assistant", content=f"r{number}"), Message(role="user", content="x", hint=hint)]
+    other = [*said[:3], Message(role="user", content="edited"), said[4], said[5]]
+    assert prompts.text(other, []) == chat.prompt(other, [])  # an earlier message was replaced
+    assert prompts.text(other[1:], []) == chat.prompt(other[1:], [])

@@ -9,6 +9,7 @@ answer. What it does not support is written in a documented way instead
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
@@ -17,6 +18,9 @@ from functools import cached_property
 from pathlib import Path
 from threading import Thread
 from typing import Any
+
+import jinja2
+from jinja2 import nodes
 
 from bough.chat.tokenizer import ControlTokens, any_of, plain
 from bough.chat.tool_calls import CallForm, form_of, reply_text
@@ -27,6 +31,7 @@ from bough.types import Call, Message, ToolCall, Turn, conversation, split_conve
 
 Spoken = dict[str, Any]
 MARK = "Bough4mark7"
+PLAIN = ("system", "user", "assistant")  # roles that every template with a system role knows
 MAX_TEMPLATE = 1 << 20  # bytes; the longest that models have are a hundredth of it
 # For all small conversations that are rendered on loading: most templates take milliseconds.
 MAX_LOADING_S = 60.0
@@ -68,9 +73,45 @@ class ChatTemplate:
         self.control = ControlTokens(tokenizer, {self.end_of_turn, *self._around_turns()}, self._inside_answers())
         self._encoder = Encoder(self.control)
 
+    def text(self, messages: list[Message]) -> str:
+        """The text of messages that are not the newest, without the beginning of an answer."""
+        return self._render_or_refuse(messages, [])
+
     def prompt(self, messages: list[Message], tools: list[dict[str, Any]]) -> str:
         """The text that the model answers to, given `messages`."""
         return self._render_or_refuse(with_hint(messages), tools, add_generation_prompt=True)
+
+    @cached_property
+    def writes_each_alone(self) -> bool:
+        """Whether the template writes message after message, each without a look at others but the first.
+
+        That is read off its syntax: one loop over the messages, which knows of its place only whether it is the first,
+        and remembers nothing. Only then is the text of a conversation that of a shorter one and of what is new.
+        """
+        if not isinstance(self.tokenizer.chat_template, str):
+            return False
+        try:
+            tree = jinja2.Environment(autoescape=True).parse(self.tokenizer.chat_template)
+        except jinja2.TemplateError:
+            return False
+        loops = [node for node in tree.find_all(nodes.For) if node.iter == nodes.Name("messages", "load")]
+        if len(loops) != 1 or loops[0] not in tree.body or not isinstance(loops[0].target, nodes.Name):
+            return False
+        plain = not any(tree.find_all((nodes.Assign, nodes.AssignBlock, nodes.Macro, nodes.CallBlock, nodes.Include)))
+        called = [call.node for call in tree.find_all(nodes.Call)]
+        functions = {one.name for one in called if isinstance(one, nodes.Name)}
+        firsts = [one.node for one in tree.find_all(nodes.Getitem) if one.arg == nodes.Const(0)]
+        names = [one for one in tree.find_all(nodes.Name) if one.name == "messages"]
+        places = {one.attr for one in tree.find_all(nodes.Getattr) if one.node == nodes.Name("loop", "load")}
+        return (
+            plain
+            and functions <= {"raise_exception"}
+            and all(one is loops[0].iter or any(one is first for first in firsts) for one in names)
+            and places <= {"first"}
+            and sum(one.name == "loop" for one in tree.find_all(nodes.Name))
+            == sum(one.node == nodes.Name("loop", "load") for one in tree.find_all(nodes.Getattr))
+            and not any(one.name == "add_generation_prompt" for one in loops[0].find_all(nodes.Name))
+        )
 
     def answer(self, messages: list[Message], reply: Message, tools: list[dict[str, Any]]) -> str:
         """The text of `reply`, without its end-of-turn token, as the model itself would have to write it.
@@ -196,6 +237,42 @@ class ChatTemplate:
 
     def _render(self, messages: list[Spoken], **options: Any) -> str:
         text: str = self.tokenizer.apply_chat_template(messages, tokenize=False, **options)
+        return text
+
+
+class GrowingPrompt:
+    """The prompts of one conversation. Where the template writes each message alone, only new ones are rendered."""
+
+    def __init__(self, template: ChatTemplate) -> None:
+        self._template = template
+        self._shown: list[Message] = []
+        self._text = self._first = self._ending = ""  # of the shown messages, of the first of them, before an answer
+
+    def new(self, messages: list[Message], tools: list[dict[str, Any]]) -> list[Message]:
+        """The messages that must be rendered."""
+        known = len(self._shown)
+        old = not tools and 0 < known < len(messages) and all(map(operator.is_, self._shown, messages))
+        return messages[known:] if old else messages
+
+    def text(self, messages: list[Message], tools: list[dict[str, Any]]) -> str:
+        """What `ChatTemplate.prompt` gives."""
+        template, new = self._template, self.new(messages, tools)
+        whole = tools or len(messages) < 2 or not template.writes_each_alone
+        if whole or any(one.role not in PLAIN or one.tool_calls for one in new) or not template.knows_system:
+            self._shown = []
+            return template.prompt(messages, tools)
+        first = messages[0]
+        if new is messages:
+            self._first = self._text = template.text([first])
+            self._ending = template.prompt([first], [])[len(self._first) :]
+            self._shown, new = [first], messages[1:]
+        *older, newest = new
+        if newest.hint and older:  # the hint is gone from the next prompt
+            self._text += template.text([first, *older])[len(self._first) :]
+            self._shown, older = self._shown + older, []
+        text = self._text + template.prompt([first, *older, newest], [])[len(self._first) :]
+        if not newest.hint:
+            self._text, self._shown = text.removesuffix(self._ending), messages
         return text
 
 

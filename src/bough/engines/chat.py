@@ -15,7 +15,7 @@ from contextlib import aclosing
 from copy import copy
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from bough.chat.template import ChatTemplate, Encoder, read_reply
+from bough.chat.template import ChatTemplate, Encoder, GrowingPrompt, read_reply
 from bough.config.groups import SamplingConfig
 from bough.engines.base import Answer, Generated, SharingEngine, TokenEngine
 from bough.types import Call, Message
@@ -71,7 +71,7 @@ class TemplateChat:
 
     def __init__(self, engine: TemplateEngine, *players: tuple[str, int]) -> None:
         self.engine, self.players = engine, list(players)
-        self._encoder = Encoder(engine.template.control)
+        self._encoder, self._prompts = Encoder(engine.template.control), GrowingPrompt(engine.template)
         self._text = ""
         self._ids: list[int] = []
         self._answers = 0
@@ -83,6 +83,7 @@ class TemplateChat:
         other = copy(self)
         other.players = [self.players[place] for place in places]
         other._encoder = Encoder(self.engine.template.control)
+        other._prompts = copy(self._prompts)
         return other
 
     async def answer(
@@ -126,12 +127,12 @@ class TemplateChat:
         template = self.engine.template
 
         def encoded() -> tuple[str, list[int]]:
-            text = template.prompt(messages, tools)
+            text = self._prompts.text(messages, tools)
             if self._text and text.startswith(self._text):
                 return text, self._ids + template.control.encode(text[len(self._text) :])
             return text, self._encoder.encode(text)
 
-        if _is_large(messages, tools):
+        if _is_large(self._prompts.new(messages, tools), tools):
             return await asyncio.get_running_loop().run_in_executor(self.engine.aside, encoded)
         return encoded()
 
