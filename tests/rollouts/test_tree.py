@@ -1,21 +1,27 @@
 """Attempts at a task, played together: each has the record that it has alone."""
 
 import asyncio
+import random
+from dataclasses import replace
 from itertools import count
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 from pydantic_core import to_json
 
 from bough.chat.template import load_template
 from bough.config.groups import LimitsConfig, SamplingConfig
+from bough.engines.base import Generated
 from bough.engines.chat import TemplateEngine
 from bough.engines.local.engine import LocalEngine
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.models.resolve import load_tokenizer
 from bough.policy.policy import Policy
+from bough.rollouts import tree
 from bough.rollouts.collect import LocalRunner, attempts, collect
 from bough.rollouts.episode import ModelAgent, play
+from bough.rollouts.tree import Player, RolloutTree
 from bough.types import Task, Trajectory
 from bough.worlds.household.environment import Household
 from tests.engines.local.playing import small_engine
@@ -194,3 +200,93 @@ def test_the_time_of_an_episode_is_limited(policy):
 
     asyncio.run(run())
     assert [one.stop for one in found] == ["episode_timeout"] * 3
+
+
+class Odd(Apart):
+    """What it tells programs cannot be compared, and the third to be made hangs."""
+
+    name = "odd"
+    made: ClassVar[Any] = count()
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.number = next(type(self).made)
+
+    async def step(self, reply: str) -> Observation:
+        await asyncio.sleep(60 if self.number == 2 else 0)
+        return replace(super().step(reply), info={"pixels": np.zeros(3), "number": self.number})
+
+
+def test_who_hangs_holds_up_nobody_and_what_is_for_programs_parts_nobody(policy, monkeypatch):
+    monkeypatch.setattr(tree, "LATE_S", 0.05)
+    Odd.made = count()
+    engine, agent = engine_of(policy, temperature=0.0)
+    found: dict[str, Trajectory] = {}
+
+    async def run() -> None:
+        limits = LIMITS.model_copy(update={"episode_timeout_s": 3})
+        wanted = list(attempts([Task(id="t", environment="odd")], 4, 0))
+        runner = LocalRunner.of(Odd, agent, limits)
+        await collect(runner, wanted, lambda one, _: found.update({one.id: one}), concurrency=4)
+        await engine.close()
+
+    asyncio.run(run())
+    assert {id: one.stop == "episode_timeout" for id, one in found.items()} == {
+        "t#0": False, "t#1": False, "t#2": True, "t#3": False
+    }  # fmt: skip
+    turns = sum(len(one.turns) for one in found.values())
+    assert engine.scheduler.num_drawn >= 3 * engine.scheduler.num_states - 6 and turns > 3
+
+
+@pytest.mark.parametrize("environment", [Echo, Apart])
+def test_whenever_it_is_cancelled_everything_is_closed(environment):
+    """An engine that answers after a few turns of the event loop, each time for some of those who asked."""
+    template, rng = load_template("tiny"), random.Random(0)
+
+    class Some:
+        policy = "some"
+
+        def __init__(self) -> None:
+            self.released: set[str] = set()
+
+        async def generate_each(self, episodes: list[str], prompt_ids: list[int], **_: Any) -> Any:
+            left = list(range(len(episodes)))
+            while left:
+                await asyncio.sleep(0)
+                size = rng.randrange(1, len(left) + 1)
+                some, left = left[:size], left[size:]
+                yield some, Generated([rng.randrange(40, 60)], [-1.0], "stop")
+
+        def release(self, episode: str) -> None:
+            self.released.add(episode)
+
+    class Counted(environment):
+        name, shares_loop, alive = "counted", True, 0
+
+        def __init__(self, task: Task) -> None:
+            super().__init__(task)
+            type(self).alive += 1
+
+        def copy(self) -> Any:
+            type(self).alive += 1
+            return super().copy()
+
+        def close(self) -> None:
+            type(self).alive -= 1
+
+    for ticks in range(60):
+        engine = Some()
+        agent = ModelAgent(TemplateEngine(engine, template, SamplingConfig()))  # type: ignore[arg-type]
+        players = [Player(f"t#{n}", n, f"t#{n}") for n in range(5)]
+
+        async def run(agent: Any = agent, players: Any = players, ticks: int = ticks) -> None:
+            task = Task(id="t", environment="counted")
+            grown = RolloutTree(Counted, task, agent, players, limits=LIMITS, ended=lambda *_: None)
+            playing = asyncio.create_task(grown.play())
+            for _ in range(ticks):
+                await asyncio.sleep(0)
+            playing.cancel()
+            await asyncio.gather(playing, return_exceptions=True)
+
+        asyncio.run(run())
+        assert Counted.alive == 0 and (ticks == 0 or len(engine.released) == 5), ticks

@@ -160,7 +160,7 @@ class Environment(ABC):
 
     def copy(self) -> Self:
         """A second environment in the same state, which changes apart from this one. Needed if `shares_steps`."""
-        return deepcopy(self, {id(self.task): self.task})
+        return deepcopy(self)
 
     def close(self) -> Awaitable[None] | None:
         """Releases what this episode holds. May be called at any time, and twice."""

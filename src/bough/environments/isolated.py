@@ -83,12 +83,11 @@ class Isolated:
 
     async def copy(self) -> Isolated:
         """A second environment in the same state."""
-        other = Isolated(self.environment_class, self.task, step_timeout_s=self.step_timeout_s)
         made = await self._call("copy", lambda: self._made.copy())
         if type(made) is not type(self._made) or made is self._made:
             raise EnvironmentFailedError(f"copy returned {short_repr(made)}; it must return another environment")
-        if not self.environment_class.shares_loop:
-            other._thread = take_thread()
+        other = Isolated(self.environment_class, self.task, step_timeout_s=self.step_timeout_s)
+        other._thread = None if self.environment_class.shares_loop else take_thread()
         other._environment = made
         return other
 

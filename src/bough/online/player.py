@@ -353,10 +353,9 @@ class EpisodeStream:
             assert isinstance(self.runner, LocalRunner)
             await self.runner.play_each([job.attempt for job in jobs], names, ended)
             first = 1
-        for place, job in enumerate(jobs):
-            if place not in left:
-                continue
-            tries = range(first, (2 if alone else 1) * (self.retries + 1))
+
+        async def play_alone(place: int) -> None:
+            job, tries = jobs[place], range(first, (2 if alone else 1) * (self.retries + 1))
             played = await play_attempt(self.runner, job.attempt, tries, tally, episode=names[place])
             if played is not None:
                 ended(place, played)
@@ -365,6 +364,8 @@ class EpisodeStream:
             else:
                 self._results.put(Result(job, None, tally.lost[job.attempt.id]))
             left.discard(place)
+
+        await asyncio.gather(*map(play_alone, sorted(left)))
 
     async def _write(self, job: Job, episode: Trajectory, versions: range) -> None:
         try:

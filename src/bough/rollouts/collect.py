@@ -305,19 +305,15 @@ async def collect(
         note()
 
     async def together(group: asyncio.TaskGroup, attempts: list[Attempt]) -> None:
-        failed: list[Attempt] = []
-
         def ended(place: int, result: Played | BaseException) -> None:
             if isinstance(result, BaseException):
                 count_fault(tally, attempts[place], result)
-                failed.append(attempts[place])
+                group.create_task(alone(group, attempts[place], range(1, retries + 1)))
             else:
                 keep(group, result)
 
         assert isinstance(runner, LocalRunner)
         await runner.play_each(attempts, [one.id for one in attempts], ended)
-        for attempt in failed:
-            await alone(group, attempt, range(1, retries + 1))
 
     try:
         async with asyncio.TaskGroup() as group:

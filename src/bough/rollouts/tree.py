@@ -9,10 +9,10 @@ other each attempt has its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from bough.config.groups import LimitsConfig
 from bough.engines.base import Answer, ContextFullError, EngineError
@@ -20,12 +20,15 @@ from bough.engines.chat import TemplateChat, TemplateEngine
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.environments.isolated import Isolated
 from bough.environments.registry import OwnAgent
+from bough.environments.tools import raised_in
 from bough.rollouts.episode import Agent, Episode, ModelAgent, given_up
 from bough.types import Task, Trajectory
 
 Played = tuple[Trajectory, list[tuple[int, bytes]]]
 Ended = Callable[[int, Played | BaseException], None]
+Seen = Observation | asyncio.Future[Observation]
 FAILURES = (EnvironmentFailedError, EngineError)
+LATE_S = 1.0  # after this time, attempts whose environment has answered continue without the others
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,12 @@ def can_share(environment_class: type[Environment], agent: Agent) -> bool:
     engine = agent.engine if isinstance(agent, ModelAgent) else None
     token_engine = engine.tokens if isinstance(engine, TemplateEngine) else None
     return hasattr(token_engine, "generate_each") and not issubclass(environment_class, OwnAgent)
+
+
+def _alike(one: Observation, other: Observation) -> bool:
+    """Whether two observations leave the same record. `info` is for programs, but for the tools that raised."""
+    same = replace(one, info={}) == replace(other, info={})
+    return same and [x.place for x in raised_in(one.info)] == [x.place for x in raised_in(other.info)]
 
 
 def sampled(tokens: object) -> tuple[int, int]:
@@ -79,6 +88,9 @@ class RolloutTree:
         self._engine = cast("TemplateEngine", cast("ModelAgent", agent).engine)
         self._name, self._ended = agent.name, ended
         self._max_turns = limits.max_turns or environment_class.max_turns
+        self._names = set(range(len(players)))  # of attempts that are not over, by their places
+        self._open: set[Isolated] = set()  # what is not closed yet
+        self._late: set[asyncio.Future[Observation]] = set()  # steps that nobody may be waiting for
 
     async def play(self) -> None:
         everyone = range(len(self.players))
@@ -86,37 +98,41 @@ class RolloutTree:
             Isolated(self.environment_class, self.task, step_timeout_s=self.limits.step_timeout_s)
             for _ in (everyone[:1] if self.environment_class.shares_steps else everyone)
         ]
-        environments = {place: made[place % len(made)] for place in everyone}
+        self._open.update(made)
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                await self._begin({place: made[place % len(made)] for place in everyone})
+        except ExceptionGroup as several:
+            raise several.exceptions[0] from None
+        finally:  # of branches that were cancelled before they began, too
+            for task in self._late:
+                task.cancel()
+            self._release(self._names)
+            await self._close(self._open)
+
+    async def _begin(self, environments: dict[int, Isolated]) -> None:
         try:
             begun = await self._observe(environments, Isolated.start)
         except FAILURES as error:
-            await self._leave(environments)
-            for place in everyone:
-                self._ended(place, error)
+            for place in list(environments):
+                self._lose(environments, place, error)
             return
-        except BaseException:
-            await self._leave(environments)
-            raise
         limit_s = self.limits.episode_timeout_s
         self._deadline = None if limit_s is None else asyncio.get_running_loop().time() + limit_s
-        try:
-            async with asyncio.TaskGroup() as self._group:
-                for observation, mine in begun:
-                    named = [(self.players[one].episode, self.players[one].seed) for one in mine]
-                    branch = Branch(Episode("", self.task), mine, TemplateChat(self._engine, *named))
-                    self._group.create_task(self._grow(branch, seen=observation))
-        except ExceptionGroup as several:
-            raise several.exceptions[0] from None
+        for seen, mine in begun:
+            named = [(self.players[one].episode, self.players[one].seed) for one in mine]
+            branch = Branch(Episode("", self.task), mine, TemplateChat(self._engine, *named))
+            self._group.create_task(self._grow(branch, seen=seen))
 
-    async def _grow(self, branch: Branch, answer: Answer | None = None, seen: Observation | None = None) -> None:
+    async def _grow(self, branch: Branch, answer: Answer | None = None, seen: Seen | None = None) -> None:
         """Plays a branch from its newest reply, or from what was seen after it, until it ends or no one is in it."""
         record = branch.record
         failure: Exception | None = None
         try:
-            if seen is not None:
-                self._take(record, answer, seen)
-                answer = None
             async with asyncio.timeout_at(self._deadline) as clock:
+                if seen is not None:
+                    await self._take(record, answer, seen)
+                    answer = None
                 while branch.environments and record.stop is None:
                     if answer is None and len(record.turns) >= self._max_turns:
                         record.stop = "max_turns"
@@ -134,7 +150,8 @@ class RolloutTree:
         except FAILURES as error:
             failure = error
         finally:
-            await self._leave(branch.environments)
+            self._release(set(branch.environments))
+            await self._close(set(branch.environments.values()))
         self._record(branch, failure)
 
     async def _answer(self, branch: Branch) -> Answer | None:
@@ -146,7 +163,13 @@ class RolloutTree:
                     return answer
                 mine = {order[place]: branch.environments[order[place]] for place in places}
                 if self.environment_class.shares_steps and len(mine) < len(branch.environments):
-                    mine = dict.fromkeys(mine, await next(iter(mine.values())).copy())
+                    try:
+                        mine = dict.fromkeys(mine, await next(iter(mine.values())).copy())
+                    except FAILURES as error:
+                        for one in mine:
+                            self._lose(branch.environments, one, error)
+                        continue
+                    self._open.update(mine.values())
                 for one in mine:
                     del branch.environments[one]
                 self._group.create_task(self._grow(Branch(record.copy(), mine, chat), answer))
@@ -156,44 +179,54 @@ class RolloutTree:
         """Acts on a reply. Attempts that see something else than the first have branches of their own from here on."""
         order = list(branch.environments)
         seen = await self._observe(branch.environments, lambda one: one.step(answer.message))
-        before, chat = branch.record.copy() if len(seen) > 1 else branch.record, branch.chat
-        for number, (observation, mine) in enumerate(seen):
-            part = chat.part([order.index(one) for one in mine])
-            if number:
-                self._group.create_task(self._grow(Branch(before.copy(), mine, part), answer, observation))
-                continue
-            branch.chat, branch.environments = part, mine
+        chat, before = branch.chat, branch.record.copy() if len(seen) > 1 else branch.record
+        for observation, mine in seen[1:]:
+            part = Branch(before.copy(), mine, chat.part([order.index(one) for one in mine]))
+            self._group.create_task(self._grow(part, answer, observation))
         if seen:
-            self._take(branch.record, answer, seen[0][0])
-        else:
-            branch.environments = {}
+            observation, branch.environments = seen[0]
+            branch.chat = chat.part([order.index(one) for one in branch.environments])
+            await self._take(branch.record, answer, observation)
 
     async def _observe(
-        self, environments: dict[int, Isolated], act: Callable[[Isolated], Awaitable[Observation]]
-    ) -> list[tuple[Observation, dict[int, Isolated]]]:
-        """What the environments show, each with the attempts that see it. Attempts whose environment fails are over."""
-        several: dict[Isolated, list[int]] = {}
-        for place, environment in environments.items():
-            several.setdefault(environment, []).append(place)
-        if (len(several) == 1 and len(environments) == 1) or self.environment_class.shares_steps:
-            return [(await act(next(iter(several))), environments)]
-        results = await asyncio.gather(*map(act, several), return_exceptions=True)
-        seen: list[tuple[Observation, dict[int, Isolated]]] = []
-        for (environment, places), result in zip(several.items(), results, strict=True):
-            mine = dict.fromkeys(places, environment)
-            if isinstance(result, FAILURES):
-                await self._leave(mine)
-                for place in places:
-                    self._ended(place, result)
-            elif isinstance(result, BaseException):
-                raise result
-            elif same := next((others for observation, others in seen if observation == result), None):
+        self, environments: dict[int, Isolated], act: Callable[[Isolated], Coroutine[Any, Any, Observation]]
+    ) -> list[tuple[Seen, dict[int, Isolated]]]:
+        """What the environments show, each with the attempts that see it.
+
+        Attempts whose environment fails are over. Those whose environment is late are not waited for.
+        """
+        if len(environments) == 1 or self.environment_class.shares_steps:
+            return [(await act(next(iter(environments.values()))), environments)]
+        tasks = {asyncio.ensure_future(act(one)): place for place, one in environments.items()}
+        self._late.update(tasks)
+        try:
+            await asyncio.wait(tasks, timeout=LATE_S)
+        except asyncio.CancelledError:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            raise
+        shown: list[tuple[Observation, dict[int, Isolated]]] = []
+        late: list[tuple[Seen, dict[int, Isolated]]] = []
+        for task, place in tasks.items():
+            mine = {place: environments[place]}
+            if not task.done():
+                late.append((task, mine))
+                continue
+            self._late.discard(task)
+            if isinstance(error := task.exception(), FAILURES):
+                self._group.create_task(self._close({environments[place]}))
+                self._lose(environments, place, error)
+                continue
+            seen = task.result()
+            if (same := next((others for one, others in shown if _alike(one, seen)), None)) is not None:
                 same.update(mine)
             else:
-                seen.append((result, mine))
-        return seen
+                shown.append((seen, mine))
+        return [*shown, *late]
 
-    def _take(self, record: Episode, answer: Answer | None, observation: Observation) -> None:
+    async def _take(self, record: Episode, answer: Answer | None, seen: Seen) -> None:
+        observation = seen if isinstance(seen, Observation) else await seen
         if answer is None:
             record.begin(observation)
             return
@@ -201,12 +234,21 @@ class RolloutTree:
         if record.stop is None:
             record.stop = given_up(record.turns, self.limits)
 
-    async def _leave(self, environments: dict[int, Isolated]) -> None:
-        """Releases what attempts hold that are over."""
-        for place in environments:
+    def _lose(self, environments: dict[int, Isolated], place: int, error: Exception) -> None:
+        """An attempt is over whose environment failed. It may be played again at once, under the same name."""
+        del environments[place]
+        self._release({place})
+        self._ended(place, error)
+
+    def _release(self, places: set[int]) -> None:
+        """The engine may forget what it keeps of these attempts."""
+        for place in places & self._names:
             self._engine.tokens.release(self.players[place].episode)
-        for environment in set(environments.values()):
-            await environment.close()
+        self._names = self._names - places
+
+    async def _close(self, environments: set[Isolated]) -> None:
+        await asyncio.gather(*(one.close() for one in environments))
+        self._open = self._open - environments
 
     def _record(self, branch: Branch, failure: Exception | None) -> None:
         """The record of each attempt in a branch that is over. They have it in common but for their ids."""

@@ -6,6 +6,7 @@ import sys
 from contextlib import aclosing
 
 import pytest
+import torch
 
 from bough.config.groups import SamplingConfig
 from bough.engines.base import EngineError
@@ -174,3 +175,46 @@ def test_random_groups_with_random_limits_and_departures(policy, monkeypatch):
         for number, own in calls.items():
             single = engine_of(policy, "ragged", monkeypatch)
             assert run(single, alone(single, task, number, sampling)) == [own]
+
+
+@pytest.mark.bit_exact
+def test_a_call_after_a_change_of_weights_joins_no_row_that_was_read_before(policy, monkeypatch):
+    policy = Policy(make("llama", max_position_embeddings=2048)).eval()
+    sampling, ids = SamplingConfig(max_new_tokens=4), prompt("long", 1800)
+    engine = engine_of(policy, "ragged", monkeypatch, name="old")
+
+    async def play() -> list:
+        first = asyncio.create_task(engine.generate("a", ids, sampling=sampling, seed=1, stop_ids=[]))
+        while engine.num_steps < 2:
+            await asyncio.sleep(0.001)
+        engine.pause()
+        assert engine.scheduler.num_drawn == 0
+        with torch.no_grad():
+            for weight in policy.model.parameters():
+                weight.mul_(1.05)
+        engine.renew("new", keep=True)
+        second = asyncio.create_task(engine.generate("b", ids, sampling=sampling, seed=2, stop_ids=[]))
+        await asyncio.sleep(0.01)
+        engine.resume()
+        return [await first, await second]
+
+    ((first, second),) = run(engine, play())
+    single = engine_of(policy, "ragged", monkeypatch, name="new")
+    (own,) = run(single, single.generate("b", ids, sampling=sampling, seed=2, stop_ids=[]))
+    assert first.policy == "old..new" and second == own
+
+
+def test_a_step_that_fails_while_calls_part_is_told_to_all_of_them(policy, monkeypatch):
+    class Tokenizer:
+        def decode(self, ids: list[int]) -> str:
+            raise IndexError("no such piece")
+
+    engine = engine_of(policy, "ragged", monkeypatch, tokenizer=Tokenizer())
+    sampling = SamplingConfig(max_new_tokens=9, stop=["never"])
+
+    async def play() -> list:
+        calls = (engine.generate(f"e{n}", prompt("p", 40), sampling=sampling, seed=n, stop_ids=[]) for n in range(4))
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    (ended,) = run(engine, play())
+    assert ["no such piece" in str(one) for one in ended] == [True] * 4

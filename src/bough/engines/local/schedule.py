@@ -433,21 +433,24 @@ class Scheduler:
         if not self.waiting:
             return
         num_running = sum(len(one.request.together) for one in self.running() if one.request)
-        begun = [one.request for one in self.running() if one.request and not one.request.completion_ids]
+        rows = [one for one in self.running() if one.age == self._age]  # of older ones, keys are of other weights
+        begun = [one.request for one in rows if one.request and not one.request.completion_ids]
+        taken = {one.episode for row in self.running() if row.request for one in row.request.together}
         passed_by: list[Request] = []
         try:
             while self.waiting and num_running + len(self.waiting[0].together) <= self.max_running:
                 request = self.waiting[0]  # until it is admitted: its caller must hear of it if that fails
-                resident = self.residents.get(request.episode)
-                if resident and resident.request:
+                if request.episode in taken:
                     passed_by.append(request)
                 elif self.merges and (same := next((one for one in begun if request.can_follow(one)), None)):
                     same.followers += request.together
                     num_running += len(request.together)
+                    taken.update(one.episode for one in request.together)
                 elif self._is_being_computed(request):
                     passed_by.append(request)
                 elif self._enter(request):
                     num_running += len(request.together)
+                    taken.update(one.episode for one in request.together)
                     begun.append(request)
                 else:
                     break
@@ -473,8 +476,12 @@ class Scheduler:
     def advance(self, span: Span, drawn: Sequence[Drawn]) -> list[tuple[Request, Outcome]]:
         """Takes what was drawn for a span; gives the calls that are complete. Those that part come next."""
         request = span.request
-        before = len(request.completion_ids)
-        complete, apart, num_drawn = request.advance(drawn)
+        before, followers = len(request.completion_ids), list(request.followers)
+        try:
+            complete, apart, num_drawn = request.advance(drawn)
+        except BaseException:
+            request.followers = followers  # they must hear of it, too
+            raise
         self.num_states += len(request.completion_ids) - before
         self.num_drawn += num_drawn
         self.waiting.extendleft(reversed(apart))
