@@ -257,6 +257,10 @@ def test_whenever_it_is_cancelled_everything_is_closed(environment):
                 some, left = left[:size], left[size:]
                 yield some, Generated([rng.randrange(40, 60)], [-1.0], "stop")
 
+        async def generate(self, episode: str, prompt_ids: list[int], **asked: Any) -> Generated:
+            ((_, drawn),) = [one async for one in self.generate_each([episode], prompt_ids, **asked)]
+            return drawn
+
         def release(self, episode: str) -> None:
             self.released.add(episode)
 

@@ -157,6 +157,8 @@ class RolloutTree:
     async def _answer(self, branch: Branch) -> Answer | None:
         """The reply that all in the branch gave. None where they parted: each reply has a branch of its own then."""
         record, order = branch.record, list(branch.environments)
+        if len(order) == 1:
+            return await branch.chat.answer(list(record.messages), record.tools)
         async with aclosing(branch.chat.answers(list(record.messages), record.tools)) as answers:
             async for places, answer, chat in answers:
                 if len(places) == len(order):

@@ -40,15 +40,15 @@ class Commands(Mapping[str, Action]):
     """
 
     def __init__(self, place: int, ways: Mapping[str, tuple[int, Action]], at_hand: Mapping[str, Action]) -> None:
-        self._place, self._ways, self._at_hand = place, ways, at_hand
+        self._place, self.ways, self._at_hand = place, ways, at_hand
 
     def __getitem__(self, command: str) -> Action:
-        place, action = self._ways.get(command, (self._place, None))
+        place, action = self.ways.get(command, (self._place, None))
         # Going to the current place, or to another receptacle at the same place, is not possible.
         return action if action is not None and place != self._place else self._at_hand[command]
 
     def __iter__(self) -> Iterator[str]:
-        yield from (command for command, (place, _) in self._ways.items() if place != self._place)
+        yield from (command for command, (place, _) in self.ways.items() if place != self._place)
         yield from self._at_hand
 
     def __len__(self) -> int:
@@ -93,7 +93,7 @@ class World:
         return frozenset(i for i, thing in enumerate(self.game.things) if thing.type == wanted)
 
     @cached_property
-    def _ways(self) -> dict[str, tuple[int, Action]]:
+    def ways(self) -> dict[str, tuple[int, Action]]:
         """For each receptacle that one can go to the command, its place and the action."""
         named = enumerate(self.game.receptacles)
         return {f"go to {r.name}": (r.place, Action("go", receptacle=i)) for i, r in named if r.place != NOWHERE}
@@ -160,7 +160,7 @@ class World:
                     if "s" in things[thing].traits:
                         action = Action("slice", thing, tool=held)
                         found[f"slice {things[thing].name} with {things[held].name}"] = action
-        return Commands(self.place, self._ways, found)
+        return Commands(self.place, self.ways, found)
 
     def apply(self, action: Action) -> None:
         """Carries out an action."""

@@ -106,8 +106,9 @@ class Household(Environment):
         self.ended: dict[str, Any] = {}
 
     def copy(self) -> Self:
-        game = self.engine.world.game
-        return deepcopy(self, {id(kept): kept for kept in (self.task, game)})
+        world = self.engine.world
+        unchanged = (self.task, world.game, world.at, world.targets, world.candidates, world.ways)
+        return deepcopy(self, {id(kept): kept for kept in unchanged})
 
     @classmethod
     def tasks(cls, options: Config, *, split: str = "train", seed: int = 0) -> Iterator[Task]:
