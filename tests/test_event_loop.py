@@ -163,10 +163,12 @@ def test_a_background_loop_continues_between_calls_and_cleans_up_when_it_is_clos
     assert events[-1] == "end" and task.cancelled()
 
 
-def test_what_swallows_a_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("swallowed", [1, 2])
+def test_what_swallows_a_cancellation_is_cancelled_again_and_then_left(monkeypatch: pytest.MonkeyPatch, swallowed: int):
     async def stubborn() -> None:
-        with suppress(asyncio.CancelledError):
-            await asyncio.sleep(60)
+        for _ in range(swallowed):
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
         await asyncio.sleep(60)
 
     monkeypatch.setattr(event_loop, "CLEAN_UP_S", 0.01)
@@ -174,7 +176,7 @@ def test_what_swallows_a_cancellation_is_cancelled_again(monkeypatch: pytest.Mon
     work = asyncio.run_coroutine_threadsafe(stubborn(), background.loop)
     background.run(double(1))
     background.close()
-    assert work.cancelled()
+    assert work.cancelled() is work.done() is (swallowed == 1)
 
 
 def test_what_cleans_up_already_is_not_cancelled_a_second_time():

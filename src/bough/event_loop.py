@@ -54,12 +54,11 @@ class BackgroundLoop:
 
         async def cancel_others() -> None:
             others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-            for task in others:
-                if not task.cancelling():  # a second time would interrupt how it cleans up
-                    task.cancel()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CLEAN_UP_S):  # cancels again what has swallowed a cancellation
-                    await asyncio.gather(*others, return_exceptions=True)
+            for again in (False, True):  # what swallows a second cancellation is left
+                for task in others:
+                    if again or not task.cancelling():  # a second time would interrupt how it cleans up
+                        task.cancel()
+                await asyncio.wait([asyncio.gather(*others, return_exceptions=True)], timeout=CLEAN_UP_S)
             await self.loop.shutdown_asyncgens()
             await self.loop.shutdown_default_executor()
 

@@ -15,7 +15,7 @@ import pytest
 
 from bough.config.groups import SamplingConfig
 from bough.engines.base import EngineError, Generated
-from bough.engines.vllm import VLLMEngine, adapter_rank, engine_arguments
+from bough.engines.vllm import OPTIONS, VLLMEngine, adapter_rank, engine_arguments
 from bough.engines.vllm_worker import WeightsFromFolder
 from bough.errors import InputError
 
@@ -210,6 +210,8 @@ def test_log_probabilities_and_sampling_are_the_models_own_whatever_the_options(
     assert (arguments["enable_lora"], arguments["max_lora_rank"], arguments["max_loras"]) == (True, 16, 5)
     assert (arguments["max_model_len"], arguments["enable_prefix_caching"]) == (99, False)
     assert "enable_lora" not in engine_arguments("tiny", 0, "raw_logprobs", {})
-    for ours in ("model", "logprobs_mode", "trust_remote_code", "worker_cls"):
-        with pytest.raises(InputError, match=f"vLLM's {ours} (is set by Bough itself|can name code)"):
+    for ours in ("model", "logprobs_mode", "trust_remote_code", "worker_cls", "reasoning_parser_plugin"):
+        with pytest.raises(InputError, match=f"vLLM's {ours} is (set by Bough itself|not .*: block_size, cpu_off)"):
             engine_arguments("tiny", 0, "raw_logprobs", {ours: True})
+    guide = (Path(__file__).parents[2] / "docs/guides/online.md").read_text(encoding="utf-8")
+    assert [name for name in OPTIONS if f"`{name}`" not in guide] == []

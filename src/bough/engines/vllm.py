@@ -137,8 +137,8 @@ class VLLMEngine(SwappingEngine):
         """Starts vLLM with a model and perhaps an adapter; that takes a minute.
 
         `lora_rank` is the largest rank of adapters to come, 0 if none will. With "processed_logprobs"
-        log-probabilities are at the sampling temperature. `options` are vLLM's own engine arguments
-        (`max_model_len`, `gpu_memory_utilization`, `tensor_parallel_size`, …).
+        log-probabilities are at the sampling temperature. `options` are those of vLLM's engine arguments
+        that `OPTIONS` names (`max_model_len`, `gpu_memory_utilization`, `tensor_parallel_size`, …).
         """
         if adapter is not None:
             lora_rank = max(lora_rank, adapter_rank(Path(adapter)))
@@ -290,10 +290,12 @@ class VLLMEngine(SwappingEngine):
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM has room for
 # The log-probabilities that are recorded: of the model's own distribution, or of the one that is sampled from.
 LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
-# Options with which vLLM imports code or loads other models. Settings files may come from anyone.
-UNSAFE = {
-    "worker_cls", "scheduler_cls", "distributed_executor_backend", "logits_processors", "speculative_config",
-    "tokenizer", "hf_config_path", "kv_transfer_config", "ec_transfer_config", "compilation_config",
+# Settings files may come from anyone, and with other options vLLM imports code, loads other models or opens ports.
+OPTIONS = {
+    "block_size", "cpu_offload_gb", "disable_log_stats", "dtype", "enable_chunked_prefill", "enable_prefix_caching",
+    "enable_sleep_mode", "enforce_eager", "gpu_memory_utilization", "kv_cache_dtype", "max_cpu_loras", "max_lora_rank",
+    "max_loras", "max_model_len", "max_num_batched_tokens", "max_num_seqs", "pipeline_parallel_size", "quantization",
+    "seed", "swap_space", "tensor_parallel_size",
 }  # fmt: skip
 
 
@@ -321,8 +323,8 @@ def engine_arguments(
     }
     if taken := sorted(options.keys() & fixed.keys()):
         raise InputError(f"vLLM's {', '.join(taken)} is set by Bough itself; leave it out")
-    if unsafe := sorted(options.keys() & UNSAFE):
-        raise InputError(f"vLLM's {', '.join(unsafe)} can name code or another model; leave it out")
+    if refused := sorted(options.keys() - OPTIONS):
+        raise InputError(f"vLLM's {', '.join(refused)} is not an option here; allowed: {', '.join(sorted(OPTIONS))}")
     quiet = {"disable_log_stats": True, "use_tqdm_on_load": False}
     return {"enable_prefix_caching": True} | quiet | ours | options | fixed
 

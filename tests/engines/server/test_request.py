@@ -122,7 +122,10 @@ def test_a_value_that_asks_for_nothing_is_no_reason_to_refuse(name: str):
     read(**{name: values.get(name, "a, [b]" * MAX_VALUES)})
 
 
-@pytest.mark.parametrize("more", [{"metadata": [0] * MAX_VALUES}, {"tools": json.dumps([0] * (MAX_VALUES + 1))}])
+MANY = json.dumps([0] * (MAX_VALUES + 1))
+
+
+@pytest.mark.parametrize("more", [{"metadata": [0] * MAX_VALUES}, {"tools": MANY}, {"tools": ['"', MANY]}])
 def test_more_values_than_a_request_needs_are_refused_before_they_are_read(more: dict[str, Any]):
     with pytest.raises(RefusedError, match="more than 262,144 JSON values") as caught:
         read(**more)

@@ -172,7 +172,7 @@ def test_an_answer_under_way_ends_with_the_adapter_it_began_with(loop, engine, p
 
 
 def test_an_unknown_option_is_refused_before_anything_starts(loop):
-    with pytest.raises(InputError, match="vLLM has no option max_model_length"):
+    with pytest.raises(InputError, match="vLLM's max_model_length is not an option here"):
         loop.run(VLLMEngine.load("smollm2", max_model_length=5))
     with pytest.raises(InputError, match="generation_config is set by Bough"):
         loop.run(VLLMEngine.load("smollm2", generation_config="auto"))

@@ -89,6 +89,8 @@ def test_an_answer_is_the_last_line_of_the_final_reply(url: str, replies: list[s
     [
         ("1,500", 1500, True), ("The Hague.", "the  hague", True), ("Paris", "Rome", False), ("", "", False),
         ("true", True, True), ("-3", 3, False), ("nan", "x", False), ("a", "a\nb", False), ("Is\na\n\nb", "a\nb", True),
+        ("−5", 5, False), ("−5", -5, True), (".5", 5, False), (".5", 0.5, True), ("√4", 4, False), ("5!", 5, False),
+        ("1,5", 15, False), ("$1,234.50", 1234.5, True), ("C", "C++", False), ("**C++.**", "C++", True),
     ],
 )  # fmt: skip
 def test_answers_are_compared_as_numbers_or_words(said: str, expected: Any, same: bool):

@@ -41,7 +41,7 @@ json.dumps(bool(verify(*map(read, json.loads({texts!r})), timeout_seconds=3)))
 """
 # A box begins; a brace that is shown, or a line that ends; a brace that groups.
 _BRACES = re.compile(r"(\\(?:boxed|fbox)\s*\{)|\\[{}]|\\\\(?!boxed|fbox)|([{}])")
-_SPACES = re.compile(r"\\[,;:! ]|\\q?quad(?![A-Za-z])|~|\s+")
+_SPACES = re.compile(r"(?:\\[,;:! ]|\\q?quad(?![A-Za-z])|~|\s)+")
 _VARIABLE = re.compile(r"\s*((?:[A-Za-z]|\\[a-z]+)(?:_(?:\w|\{\w+\}))?)\s*=\s*")
 _SHORT_FRACTION = re.compile(r"\\frac\s*(?:\{([^{}]*)\}|(\d))\s*(?:\{([^{}]*)\}|(\d))")
 _SHORT_ROOT = re.compile(r"(?:\\sqrt|√)\s*(\d)(?!\d)|√\s*\(?(\d+)\)?")
@@ -58,7 +58,11 @@ _UNEVALUATED = re.compile(
 )
 _SUM = re.compile(r"(?<![\w.}^\\])\d+(?:\.\d+)?\s*[-+]\s*\d+(?:\.\d+)?(?!\d|\.|\s*(?:\\(?:sqrt|pi|frac)|[i/√(]))")
 _FRACTION = re.compile(r"\\frac\{(\d{1,300})\}\{(\d{1,300})\}")
-_NUMBERS_TIMES = re.compile(r"\d\s*(?:\\cdot|\\times|[*×·])\s*\d+(?!\d|\s*\^)")
+# A product of numbers, a sum of them in brackets or an exponent, a binomial, a power or factorial after a letter.
+_NUMBERS_LEFT = re.compile(
+    r"\d\s*(?:\\cdot|\\times|[*×·])\s*\d+(?!\d|\s*\^)|(?:\(|\^\{)\s*\d+\s*[-+]\s*\d+\s*[)}]|\\binom\s*(?:\{\s*)?\d"
+    r"|(?<![\\A-Za-z])[A-Za-z]\s*(?:(?:\\cdot|\\times|[*×·])\s*)?\d+\s*(?:!|\^\s*(?:\d|\{\s*\d+\s*\}))"
+)
 _POWER = re.compile(r"\s*(?:!|\\?%|\^\s*(?:\d|\{\s*\d+\s*\}))")
 _RATIO = re.compile(r"(?<![\d:])\s*(\d{1,300})\s*:\s*(\d{1,300})\s*(?![\d:])")
 _MATRIX = re.compile(r"\\begin\s*\{\w+\}.*?\\end\s*\{\w+\}", re.DOTALL)
@@ -92,11 +96,15 @@ _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _LISTING = re.compile(r",?\s*(?:\\(?:text|mbox)\s*\{\s*(?:or|and)\s*\}|\bor\b|\band\b|;)|\\pm")
 _BOTH_SIGNS = re.compile(r"\\pm|\\mp")
 _UNION = re.compile(r"\\c[au]p(?![a-z])")
+_SETS = re.compile(rf"{_UNION.pattern}|\\setminus|\\backslash")
 _BRACKETED = re.compile(r"[(\[][^()\[\]]*[)\]]")
 _PERCENT = re.compile(r"percent|%", re.IGNORECASE)
 _INTERVAL = re.compile(r"[(\[][^,]*,[^,]*[)\]]")
 _INEQUALITY = re.compile(r"[<>≤≥]|\\[lg]eq?(?![A-Za-z])")
-_UNKNOWN = re.compile(r"(?<![\\A-Za-z])(?:[A-Za-df-z]|\\(?!infty|pi|frac|sqrt|log|ln)[a-z]+)(?:_\w)?")
+_UNKNOWN = re.compile(
+    r"(?<![\\A-Za-z])(?:[A-Za-df-z]|\\(?!infty|pi|frac|sqrt|log|ln|sin|cos|tan|arc|circ|cdot|times)[a-z]+)"
+    r"(?:_(?:\w|\{\w+\}))?"
+)
 # A term that is nothing, and a letter that is a variable or a constant of its own.
 _NOTHING = re.compile(r"(?<![\d.,])0(?:\.0*)?\s*(?:\\cdot|\*)?\s*[A-Za-z]")
 _LETTER = re.compile(r"[a-df-hj-z]")
@@ -154,8 +162,10 @@ def judge(answer: str, gold: str, question: str = "") -> bool | str | tuple[str,
         return why
     # A reference such as (1,3) may be a point, and is no answer to 1 < x < 3.
     interval = _INTERVAL.fullmatch(_plain(gold)) and re.search(r"\\infty|[\[\]]", gold)
-    if _INEQUALITY.search(answer) and (interval or _is_solved(gold)) and not _is_solved(answer):
-        return LEFT
+    if _INEQUALITY.search(answer) and (interval or _is_solved(gold)):
+        calculates = _OPERATIONS.search(_TIMES.sub("", _plain(answer)).replace("^", ""))
+        if not _is_solved(answer) or (calculates and not _OPERATIONS.search(gold)):
+            return LEFT
     return (answer, gold) if interval and _INEQUALITY.search(answer) else (gold, answer)
 
 
@@ -249,7 +259,7 @@ def _not_an_answer(answer: str, gold: str) -> str | None:
         return "it is one answer of several"
     if _BRACKETED.fullmatch(gold) and answer.startswith("\\{"):
         return "a set is not an answer here"
-    unites = gold.startswith(("(", "[", "\\{")) and _UNION.search(answer) and not _UNION.search(gold)
+    unites = gold.startswith(("(", "[", "\\{")) and _UNION.search(answer) and not _SETS.search(gold)
     if unites or (_calculates(_BOTH_SIGNS.sub("+", answer)) and not _calculates(_BOTH_SIGNS.sub("+", gold))):
         return LEFT
     named = [_unnamed(part) for part in _LISTING.split(answer)]
@@ -267,6 +277,8 @@ def _not_an_answer(answer: str, gold: str) -> str | None:
         return "it has a variable that the reference does not have"
     if _combines_matrices(answer, gold) or (_calculates(answer) and not _calculates(gold)):
         return LEFT
+    if _reducible(answer) and not _reducible(gold):
+        return LEFT
     if ":" not in gold and _rounds(answer, gold):
         return "a number in it is not exact"
     if re.search(r"[A-Za-z]", re.sub(r"[ei](?![A-Za-z])", "", _WORDS.sub("", gold))):
@@ -276,9 +288,7 @@ def _not_an_answer(answer: str, gold: str) -> str | None:
     exempt = any(sign in answer + gold for sign in FRACTIONS)
     calculates = calculates or ("^" in gold and not exempt and _longer(answer, gold))
     calculates = calculates or (_SUM.search(answer) is not None and not _SUM.search(gold))
-    if calculates or (_reducible(answer) and not _reducible(gold)):
-        return LEFT
-    return None
+    return LEFT if calculates else None
 
 
 def _is_list(text: str) -> bool:
@@ -287,7 +297,8 @@ def _is_list(text: str) -> bool:
 
 def _is_solved(inequality: str) -> bool:
     """Whether a variable stands alone on one side, and none on another."""
-    sides = [side.removeprefix("=").strip() for side in _INEQUALITY.split(_plain(inequality))]
+    text = _WRAPPER.sub(lambda found: found[1] if len(found[1].strip()) == 1 else "", _plain(inequality))
+    sides = [side.removeprefix("=").strip() for side in _INEQUALITY.split(text)]
     return [_UNKNOWN.fullmatch(side) is not None for side in sides if _UNKNOWN.search(side)] == [True]
 
 
@@ -297,7 +308,7 @@ def _variables(text: str) -> set[str]:
 
 def _calculates(text: str) -> bool:
     """Whether a number in an expression, or in a part of a point, a set or a matrix, is not in simplest form."""
-    if _NUMBERS_TIMES.search(text):
+    if _NUMBERS_LEFT.search(text):
         return True
     for part in _parts(text):
         whole = read_number(part)
