@@ -65,7 +65,7 @@ def place(folder: Path, name: str) -> Path:
     step = folder / "step-00000001"
     (step / "weights").mkdir(parents=True)
     if name == "adapter_model.safetensors":
-        (folder / "adapter_config.json").write_text('{"r": 8}')
+        (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 8}')
     return (step if name in ("files.json", "state.json") else folder) / name
 
 

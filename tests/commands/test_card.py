@@ -95,7 +95,7 @@ def test_a_card_that_is_there_stays_unless_it_may_go(folder: Path, capsys: pytes
     assert card(capsys, folder / "run", "-o", file, "--overwrite")[0] == 0
     assert "library_name: peft" in file.read_text()
     code, _, err = card(capsys, folder / "run", "-o", folder)
-    assert code == 2 and "exists; give --overwrite" in err
+    assert code == 2 and "is a folder" in err
     code, _, err = card(capsys, folder / "run", "-o", file / "card.md")
     assert code == 2 and "cannot be written" in err
 

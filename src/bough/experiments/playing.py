@@ -276,8 +276,7 @@ class PlayedFitness:
     def of(self, generation: Generation) -> dict[str, Score]:
         """The success of all members. Every generation plays other tasks, as long as there are any."""
         number = generation.number
-        count, seed = self.config.fitness.tasks, self.config.seed + number
-        tasks = self.players.selection.slice(number * count, count)
+        tasks, seed = self._selection_tasks(number), self.config.seed + number
         if number and not self.players.selection.reaches((number + 1) * len(tasks)):
             log.warning(
                 "Generation %d is selected on tasks that an earlier one was selected on: there are only %d.",
@@ -292,6 +291,11 @@ class PlayedFitness:
             log.warning("The winner cannot be measured: every task of the test has been used before.")
         folder = f"generation-{generation.number:05}-winner"
         return self._played(generation, [name], tasks, self.config.seed, folder)[name]
+
+    def _selection_tasks(self, number: int) -> list[Task]:
+        """The tasks that generation `number` is compared on."""
+        count = self.config.fitness.tasks
+        return self.players.selection.slice(number * count, count)
 
     def _test_tasks(self, generations: int, updates: int) -> list[Task]:
         """The tasks of the last measurement, after so many generations and updates of a member."""
