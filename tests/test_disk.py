@@ -264,3 +264,10 @@ def test_a_file_is_opened_for_writing_only_under_its_own_name(tmp_path: Path, mo
     monkeypatch.setenv("BOUGH_FOLLOW_LINKS", "1")
     for name in ("link", "second", "nowhere", "new"):
         os.close(open_own(tmp_path / name))
+
+
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path):
+    os.mkfifo(pipe := tmp_path / "pipe")
+    with pytest.raises(OSError, match="not a regular file"):
+        write_atomically(pipe, "new")
+    assert pipe.is_fifo()

@@ -61,6 +61,8 @@ def replacing(path: Path) -> Iterator[Path]:
     It has the same suffix as `path`, for writers that choose a format by it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not path.is_file():  # /dev/null would be a file from then on
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     draft = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
     try:
         # A killed process of the same number leaves its draft, which a writer would append to; a folder from

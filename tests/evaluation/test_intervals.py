@@ -52,7 +52,7 @@ def test_wilson_covers_95_percent_on_average_over_rates(trials: int):
         ([0.5] * 40, 160, 80, 160),  # attempts that agree no more than chance are worth all
         ([1.0, 0.5, 0.5, 0.0], 8, 3, 6),  # mean 1/2, variance 1/6: (1/4) · 4 / (1/6) = 6 effective episodes
         ([1.0, 0.5], 8, 2.25, 3),  # mean 3/4, variance 1/8: (3/16) · 2 / (1/8) = 3 effective episodes
-        ([0.5], 4, 2, 4),  # attempts at one task are all that is known
+        ([0.5], 4, 0.5, 1),  # attempts at one task say nothing about the spread between tasks
         ([1.0] * 10, 80, 10, 10),  # all solved is no certainty however often tried
     ],
 )
@@ -60,8 +60,8 @@ def test_the_spread_between_tasks_sets_the_effective_number(
     values: list[float], episodes: int, successes: float, effective: int
 ):
     found = rate_interval(values, episodes)
-    clustered = episodes > len(values)
-    critical = stats.t.ppf(0.975, len(values) - 1) if clustered and len(values) > 1 else None
+    clustered = episodes > len(values) > 1
+    critical = stats.t.ppf(0.975, len(values) - 1) if clustered else None
     assert found is not None and ("clustered" in found.method) == clustered
     assert (found.low, found.high) == pytest.approx(wilson(successes, effective, critical=critical))
 

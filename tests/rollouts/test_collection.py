@@ -236,6 +236,17 @@ def test_a_start_that_failed_leaves_nothing(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("config.yaml", "command: sft\n"), ("report.json", "{}"), ("trajectories.jsonl", '{"messages": []}\n')],
+)
+def test_files_of_somebody_else_are_neither_replaced_nor_removed(tmp_path: Path, name: str, text: str):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=f"contains {name}, but no collection; give another --output"):
+        Collection(config(tmp_path))
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, text)]
+
+
 def test_no_setting_holds_an_absolute_path(tmp_path: Path):
     model, code = tmp_path / "sft/final", tmp_path / "shop.py"
     model.mkdir(parents=True)
@@ -287,6 +298,8 @@ def test_overwriting_a_linked_file_removes_the_link_and_leaves_its_target(tmp_pa
 @pytest.mark.parametrize("linked", ["images/t#0", "images/t#0/000.png"])
 def test_an_image_is_not_written_through_a_link(tmp_path: Path, linked: str):
     folder, mine = tmp_path / "c", tmp_path / "mine"
+    with Collection(config(folder)):
+        pass
     (folder / linked).parent.mkdir(parents=True)
     if linked.endswith(".png"):
         mine.write_text("precious")

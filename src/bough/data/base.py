@@ -7,6 +7,7 @@ back. A row that cannot be read raises `RowError`.
 from __future__ import annotations
 
 import functools
+import json
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -476,7 +477,9 @@ def read_turns(said: list[AnnotatedMessage], begin: int | None = None) -> tuple[
 def parse(text: str, what: str) -> Any:
     """The JSON value of a text inside a row."""
     try:
-        return from_json(text, allow_inf_nan=False)
+        value = from_json(text)
+        json.dumps(value, allow_nan=False)  # 1e999 is JSON, but no number
+        return value
     except ValueError as error:
         raise RowError("wrong_type", f"{what} is not JSON: {error}") from None
 

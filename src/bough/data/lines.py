@@ -32,6 +32,8 @@ Content = bytes | dict[str, Any] | RowError
 MAX_LINE = 128 << 20
 # A row group of Parquet is read as a whole.
 MAX_ROW_GROUP = 4 << 30
+# Values of one row, on average: the longest conversations have a thousandth of it.
+MAX_VALUES = 1 << 22
 # The first bytes of a file, which say what it is.
 PEEK = 1024
 HUB_PATH = re.compile(r"hf:/[\w-][\w.-]*/[\w-][\w.-]*(/[\w-][\w.-]*)?")
@@ -160,8 +162,16 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
         with _open(path) as file:
             table = pyarrow.parquet.ParquetFile(file)
             groups = [table.metadata.row_group(number) for number in range(table.num_row_groups)]
-            if any(group.total_byte_size > MAX_ROW_GROUP for group in groups):
-                raise RowError("too_large", f"a row group unpacks to more than {MAX_ROW_GROUP >> 30} GiB")
+            # Of equal values only their number is written: a file of a kilobyte may unpack to any size.
+            long = any(
+                group.column(one).num_values > MAX_VALUES * group.num_rows
+                for group in groups
+                for one in range(group.num_columns)
+            )
+            if long or any(group.total_byte_size > MAX_ROW_GROUP for group in groups):
+                raise RowError(
+                    "too_large", f"a row group has more than {MAX_ROW_GROUP >> 30} GiB, or {MAX_VALUES:,} values a row"
+                )
             for batch in table.iter_batches(batch_size=16):
                 yield from batch.to_pylist()
     except (RowError, InputError):

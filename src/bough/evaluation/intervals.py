@@ -63,14 +63,14 @@ def rate_interval(values: Sequence[float], episodes: int, level: float = 0.95) -
     if not tasks:
         return None
     rate = math.fsum(values) / tasks
-    if episodes <= tasks:
+    if episodes <= tasks or tasks == 1:  # one task says nothing about the spread between tasks
         return Interval(*wilson(rate * tasks, tasks, level), level, "Wilson")
-    spread = math.fsum((value - rate) ** 2 for value in values) / (tasks - 1) if tasks > 1 else 0.0
+    spread = math.fsum((value - rate) ** 2 for value in values) / (tasks - 1)
     # Where all tasks are alike at 0 or 1, nothing says that further attempts add anything to a task's first.
     alike = tasks if rate in (0.0, 1.0) else episodes
     effective = rate * (1.0 - rate) * tasks / spread if spread > 0.0 else alike
     effective = min(max(effective, tasks), episodes)
-    critical = student_quantile(0.5 + level / 2.0, tasks - 1) if tasks > 1 else None
+    critical = student_quantile(0.5 + level / 2.0, tasks - 1)
     low, high = wilson(rate * effective, effective, level, critical)
     return Interval(low, high, level, "Wilson, attempts clustered by task")
 
@@ -336,8 +336,9 @@ def _whole_numbers(values: Floats) -> np.ndarray[Any, np.dtype[np.int64]] | None
     step = math.lcm(*(_denominator(value) for value in set(values.tolist())))
     scaled = values * step
     whole = np.rint(scaled)
-    near = step <= LARGEST_DENOMINATOR and bool((np.abs(scaled - whole) <= 1e-6).all())
-    return whole.astype(np.int64) if near else None
+    near = np.abs(scaled - whole) <= 1e-6 * np.minimum(1.0, np.abs(scaled))
+    small = step <= LARGEST_DENOMINATOR and bool((np.abs(scaled) < 1 << 53).all())
+    return whole.astype(np.int64) if small and bool(near.all()) else None
 
 
 @lru_cache(maxsize=1024)  # means of a few attempts are few numbers

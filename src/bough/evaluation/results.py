@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, FiniteFloat, JsonValue, ValidationError
 
@@ -27,6 +27,8 @@ from bough.types import Record, Task, Trajectory
 TYPE_KEYS = ("type", "task_type", "page", "kind")
 # Counted as an error of the reply already.
 NOT_COUNTED = "invalid_action"
+
+Count = Annotated[int, Field(ge=0, lt=1 << 53)]
 
 
 class Outcome(Record):
@@ -46,10 +48,10 @@ class Outcome(Record):
     family: str | None = None
     attempt: int = 0
     success: bool | None
-    reward: FiniteFloat | None = None
-    turns: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    reward: Annotated[FiniteFloat, Field(ge=-1e150, le=1e150)] | None = None  # sums of squares are finite
+    turns: Count = 0
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
     stop: str | None = None
     errors: dict[str, int] = Field({})
     mistakes: dict[str, int] | None = None

@@ -394,6 +394,7 @@ def lost_lines(lost: Mapping[str, str]) -> Iterator[str]:
 
 SETTINGS, TRAJECTORIES, IMAGES = "config.yaml", "trajectories.jsonl", "images"
 REPORT, RESCORED, WEIGHTS = "report.json", "rescored.json", "weights.json"
+FILES = (TRAJECTORIES, SETTINGS, REPORT, RESCORED, WEIGHTS, IMAGES)
 # Settings that change how many episodes are played, or how fast, but not their content.
 FREE = {
     *("output", "concurrency", "retries", "overwrite", "tasks", "attempts", "rescore", "key_variable", "base_url"),
@@ -424,11 +425,13 @@ class Collection:
         weights = stamp(config.agent.model, config.agent.adapter)
         try:
             begun = self.trajectories.exists() and self.trajectories.stat().st_size > 0
-            if begun and (self.path / SETTINGS).exists():  # one without an episode has no settings to keep
-                if config.overwrite:
-                    self._clear()
-                else:
-                    self._agree(config, weights)
+            there = [name for name in FILES if (self.path / name).exists()]
+            if there and config.overwrite:
+                self._clear()
+            elif begun and SETTINGS in there:
+                self._agree(config, weights)
+            elif there and not self._is_ours():  # one without an episode has no settings to keep
+                raise InputError(f"{self.path} contains {', '.join(there)}, but no collection; {WAY_OUT}")
             refuse_links(self.trajectories, self.path / IMAGES)
             self.path.mkdir(parents=True, exist_ok=True)
             shown = without_absolute(config.recorded(), self.path)
@@ -539,8 +542,15 @@ class Collection:
                     pass
             except BlockingIOError:
                 raise InputError(f"{self.trajectories}: another process is writing it; {WAY_OUT}") from None
-        for name in (TRAJECTORIES, SETTINGS, REPORT, RESCORED, WEIGHTS, IMAGES):
+        for name in FILES:
             remove(self.path / name)
+
+    def _is_ours(self) -> bool:
+        """Whether a collection began here: its settings are the first that it writes."""
+        try:
+            return YamlFile.read(self.path / SETTINGS).values.get("command") == CollectConfig.command
+        except (OSError, InputError):
+            return False
 
     def _agree(self, config: CollectConfig, weights: list[list[str | int]]) -> None:
         """A collection resumes only with its settings, and with its weights: a folder may have been trained again."""
