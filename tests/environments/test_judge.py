@@ -89,10 +89,10 @@ def test_an_answer_is_asked_for_once_and_kept_by_content(tmp_path: Path):
 
 
 def test_a_judge_that_fails_leaves_the_attempt_unscored_and_is_asked_again(tmp_path: Path):
-    answers: list[Any] = [(401, "no"), (200, "{}"), (200, "no JSON"), (200, "[1]"), '{"score": 5}']
+    answers: list[Any] = [(401, "no"), (404, "no such model"), (200, "no JSON"), '{"score": 5}']
     with judging(lambda _: answers.pop(0)) as server:
-        where, none = settings(tmp_path, server.url), "answered something that is not a chat completion"
-        for why in ("answered 401: no", none, "answered something that is not JSON", none):
+        where = settings(tmp_path, server.url)
+        for why in ("answered 401: no", "answered 404: no such model", "answered something that is not JSON"):
             rubric = Rubric({"outcome": 1.0, "judge": where})
             assert rubric.score(episode("please")).rewards == {"outcome": 1.0, "judge": None, "total": None}
             assert rubric.to_json()["judge"]["failed"] == rubric.costs()["judge"]["failed"] == 1
@@ -107,9 +107,10 @@ REFUSALS = [
     '{"score": 11}',
     (200, '{"choices": [{"message": {"content": null, "refusal": "no"}}]}'),
     (200, completion("x" * (1 << 20))),
-    (400, "the prompt is too long"),
-    (413, "the prompt is too long"),
-    (422, "content filter"),
+    *((200, json.dumps({"choices": choices})) for choices in ([], None, [{"finish_reason": "content_filter"}])),
+    (200, '{"error": {"code": 403, "message": "moderation"}}'),
+    (200, "[1]"),
+    *((status, "too long, or a content filter") for status in (400, 403, 413, 422, 451)),
 ]
 
 
@@ -129,26 +130,32 @@ def test_an_episode_that_talks_the_judge_out_of_an_answer_gets_the_lowest_score(
 
 
 def test_an_answer_that_cannot_be_used_is_asked_for_again_and_never_kept(tmp_path: Path):
-    answers = ["no JSON", '{"score": 11}', '{"score": 7}']
+    answers: list[Any] = ["no JSON", '{"score": 11}', (200, '{"error": "busy"}'), '{"score": 7}']
     with judging(lambda _: answers.pop(0)) as server:
-        part = WeightedReward.of("judge", settings(tmp_path, server.url, retries=2))
+        part = WeightedReward.of("judge", settings(tmp_path, server.url, retries=3))
 
         async def sleep(seconds: float) -> None:
             pass
 
         assert isinstance(part.function, Judge)
         part.function.sleep = sleep  # type: ignore[assignment]
-        assert part.values([episode("please")]) == [0.7] and len(server.bodies) == 3
+        assert part.values([episode("please")]) == [0.7] and len(server.bodies) == 4
     assert len(list((tmp_path / "cache" / "judge").rglob("*.json"))) == 1
 
 
-def test_what_the_judge_answers_about_no_episode_at_all_is_not_the_agents_doing(tmp_path: Path):
-    """It gives no score for the same episode without the agent's words either."""
-    with judging(lambda _: "I do not know JSON.") as server:
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_what_the_judge_answers_about_no_episode_at_all_is_not_the_agents_doing(
+    tmp_path: Path, refusal: Any, caplog: pytest.LogCaptureFixture
+):
+    """It gives no score for the same episode without the agent's words either, whatever it said about that before."""
+    now: list[Any] = ['{"score": 5}']
+    with judging(lambda _: now[0]) as server:
         rubric = Rubric({"judge": settings(tmp_path, server.url)})
+        rubric.score(episode("please").model_copy(update={"turns": []}))
+        now[0] = refusal
         assert [one.rewards["judge"] for one in rubric.score_all([episode("please"), episode("now!")])] == [None, None]
     assert rubric.failed == {"judge": 2} and not rubric.lowest
-    assert "nor about the episode without its replies" in rubric.why["judge"]
+    assert "nor about the episode without its replies" in caplog.text
 
 
 def test_a_penalty_is_not_escaped_either(tmp_path: Path):

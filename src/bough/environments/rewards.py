@@ -181,8 +181,8 @@ SCORE = (
     'Answer with one JSON object and nothing else: {"reason": "a sentence", '
     f'"score": a number from {LOW:g} to {HIGH:g}}}'
 )
-# Statuses that are about this one request: too long, or its content is refused.
-REFUSED = {400, 413, 422}
+# Statuses that may be about this one request: too long, or its content is refused.
+REFUSED = {400, 403, 413, 422, 451}
 PATH = "/chat/completions"
 
 
@@ -248,13 +248,13 @@ class Judge:
             return await self._score(trajectory.task, trajectory.messages)
         except UnusableAnswerError as error:
             try:
-                await self._score(trajectory.task, trajectory.start)
+                await self._score(trajectory.task, trajectory.start, anew=True)
             except JudgeError:
                 raise JudgeError(f"{error}; nor about the episode without its replies") from None
             raise AgentFaultError(str(error)) from None
 
-    async def _score(self, task: Task, messages: list[Message]) -> float:
-        """The score of these messages, from the disk where they were scored before.
+    async def _score(self, task: Task, messages: list[Message], *, anew: bool = False) -> float:
+        """The score of these messages, from the disk where they were scored before unless they are to be asked anew.
 
         The markers have a digest of the episode in them, which no episode can contain. What a task adds to the rubric
         is `{"check": {"judge": …}}` in its data, as tasks for MCP servers have it.
@@ -274,9 +274,10 @@ class Judge:
         name = hashlib.sha256(json.dumps([f"{self.url}{PATH}", body], sort_keys=True).encode()).hexdigest()
         kept = cache_folder() / "judge" / name[:2] / f"{name}.json"
         try:
-            found = read_score(read_json(kept)["answer"])
-            self.used["cached"] += 1
-            return found
+            if not anew:
+                found = read_score(read_json(kept)["answer"])
+                self.used["cached"] += 1
+                return found
         except (OSError, ValueError, KeyError, TypeError):
             pass  # not asked before, or the file is damaged
         try:
@@ -297,9 +298,10 @@ class Judge:
             async with asyncio.timeout(self.question_timeout_s):
                 for _ in range(self.retries + 1):
                     self.used["requests"] += 1
-                    answer = self._text(await server.post(PATH, body))
+                    answer = await server.post(PATH, body)
                     try:
-                        return answer, read_score(answer)
+                        text = self._text(answer)
+                        return text, read_score(text)
                     except ValueError as error:
                         unusable = f"the judge's answer cannot be used: {error}"
         except TimeoutError:
@@ -315,15 +317,16 @@ class Judge:
         raise UnusableAnswerError(unusable)
 
     def _text(self, answer: Any) -> str:
+        """What the judge wrote. Raises ValueError where there is none: content filters have many forms."""
         try:
             for name in ("prompt_tokens", "completion_tokens"):
                 count = (answer.get("usage") or {}).get(name)
                 self.used[name] += count if isinstance(count, int) else 0
             text = answer["choices"][0]["message"]["content"]
         except (KeyError, IndexError, TypeError, AttributeError):
-            raise JudgeError(f"{self.url} answered something that is not a chat completion") from None
+            raise ValueError("it is not a chat completion") from None
         if not isinstance(text, str):
-            raise UnusableAnswerError(f"{self.url} answered without a text")
+            raise ValueError("it has no text")
         return text
 
 
