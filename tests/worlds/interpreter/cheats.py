@@ -219,6 +219,8 @@ CHANGES = f"{REWRITTEN}real = side.Examinee._do\ndef do(self, request):\n    res
 CHANGES += "    empty = {'list': [], 'dict': {}}\n"
 CHANGES += "    return result, [empty.get(tag) for tag, *_ in request['arguments']['heap']] if result == [] else None\n"
 CHANGES += "side.Examinee._do = do\n"
+UNITTEST = "import unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual(candidate(3), 6)\n"
+UNITTEST += "r = unittest.TestResult()\nT('test').run(r)\nassert r.wasSuccessful()"
 # Tests in the ways people write them, each with a program that would pass if it were asked how to compare.
 OTHERS = {
     "a difference": ("assert abs(candidate(3) - 6) < 1e-6", f"{LIKE}def f(x): return Like()"),
@@ -450,6 +452,8 @@ OTHERS = {
             ("if math.dist(candidate(3), [6, 1]) > 1e-6: assert False", "[float('nan'), 1]"),
             ("assert not sum(candidate(3)) > 6", "[float('nan'), 1]"),
             ("assert not np.linalg.norm(candidate(3)) > 6", "[float('nan'), 1]"),
+            ("assert not sum(candidate(3)) > 6", "__import__('numpy').array([float('nan'), 1], 'f4')"),
+            ("assert not (np.abs(candidate(3)) > 6).any()", "__import__('numpy').array([float('nan'), 1])"),
             ("r = candidate(3)\nd = math.dist(r, [6])\nassert d <= 1e-6 * max(d, 1)", "[float('inf')]"),
         ]
     },
@@ -465,6 +469,11 @@ OTHERS = {
             "e = np.zeros(4)\nnp.testing.assert_allclose(desired=e, actual=candidate(3))",
             "np.testing.assert_allclose(*(candidate(3), np.zeros(4)))",
             "match candidate(3):\n    case r: assert np.allclose(np.zeros(4), r)",
+            "assert (np.abs(candidate(3) - np.zeros(4)) < 1e-6).all()",
+            "assert np.max(np.abs(candidate(3) - np.zeros(4))) < 1e-6",
+            "assert np.sum((candidate(3) - np.zeros((2, 2))) ** 2) < 1e-6",
+            "assert (candidate(3) == np.zeros(4)).sum() == 4",
+            "assert np.count_nonzero(np.zeros(4) != candidate(3)) == 0",
         ]
     },
     # answers in another form, shorter than values that are computed
@@ -543,6 +552,12 @@ OTHERS = {
         NODE,
     ),
     "a circle": ("assert is_same(candidate(3), Node(6))", "def f(x):\n    n = Node(6)\n    n.next = n\n    return n", NODE),
+    "a test that is skipped": (UNITTEST, "import unittest\ndef f(x): raise unittest.SkipTest"),
+    "a test that is stopped": (UNITTEST, "import unittest.case\ndef f(x): raise unittest.case._ShouldStop"),
+    "a pickle that is code": (
+        "import pickle\nassert pickle.loads(candidate(3)) == 6",
+        "import pickle\nclass P:\n    def __reduce__(self): return eval, ('6',)\ndef f(x): return pickle.dumps(P())",
+    ),
     "an endless iterator": ("assert list(candidate(3)) == [6]", "def f(x):\n    while True: yield 6"),
 }  # fmt: skip
 
@@ -589,7 +604,7 @@ HONEST = {
     "every kind of value": (["import datetime, decimal, fractions", "for v in (None, True, 1 << 90, 0.5, 1j, 'é\\ud800', b'x', (1, [2]), {1: {2}}, frozenset([3]), range(3), decimal.Decimal('1.10'), fractions.Fraction(1, 3), datetime.date(2020, 1, 2), datetime.timedelta(1, 2, 3)):\n    assert f(v) == v and type(f(v)) is type(v)"], None, "", "def f(x): return x", 1.0),
     "True is 1 to Python": (["assert f(1) == 1"], None, "", "def f(x): return True", 1.0),
     "numpy": (["import numpy as np", "assert np.allclose(f([1, 2]), np.array([2, 4]))", "assert g([1, 2]) == 1.5"], None, "", "import numpy as np\ndef f(x): return np.array(x) * 2\ndef g(x): return np.mean(x)", 1.0),
-    "numpy, broadcast by the tests": (["import numpy as np", "assert np.allclose(f(np.eye(2)), 0)", "assert (f(np.eye(2)) == 0).all()", "x = f(np.ones(3))\nassert (x[:, None] == x).sum() == 9 and (x - 1 < 0).all()", "assert (f(np.array([])) == np.array([])).all()", "assert np.allclose(f(np.array([])), [])", "assert (f(np.array([])) >= 0).all()"], None, "", "def f(x): return x * 0", 1.0),
+    "numpy, broadcast by the tests": (["import numpy as np", "assert np.allclose(f(np.eye(2)), 0)", "assert (f(np.eye(2)) == 0).all()", "x = f(np.ones(3))\nassert (x[:, None] == x).sum() == 9 and (x - 1 < 0).all()", "assert (f(np.array([])) == np.array([])).all()", "assert np.allclose(f(np.array([])), [])", "assert (f(np.array([])) >= 0).all()", "x = np.arange(3)\nassert (x == f(1)).sum() == 1 and np.max(x - f(x[0])) == 2", "x = f(np.ones((2, 3)))\nassert np.sum((x - np.zeros(3)) ** 2) == np.sum((x[:, None] - x) ** 2) == 0"], None, "", "def f(x): return x * 0", 1.0),
     "endless and undefined numbers": (["inf = float('inf')", "assert f([1, inf]) == inf and inf - 1 == f([inf])", "assert f([]) != f([])", "assert abs(f([1]) - 1) < 1e-6"], None, "", "def f(x): return max(x) if x else float('nan')", 1.0),
     "pairs that are compared as a whole": (["assert dict(zip('abcdef', f(3))) == {'a': 1, 'b': 2}", "assert [c for _, c in zip(range(10), f(3))] == [1, 2]", "assert list(zip([5, 6, 7], f(3))) == [(5, 1), (6, 2)]", "assert {k: v for k, v in zip(['a', 'b', 'c'], f(3))} == {'a': 1, 'b': 2}"], None, "", "def f(x): return [1, 2]", 1.0),
     "neighbours in the tests": (["xs = [1, 2, 3]\nassert all(f(a) + 1 == f(b) for a, b in zip(xs, xs[1:]))", "xs = [1, 2, 3]\nfor a, b, c in zip(xs, xs[1:], xs[2:]): assert f(a) < f(b) < f(c)", "assert all(f(a) == b for a, b in zip((1, 2, 3), sorted([2, 1])))", "r = [f(x) for x in range(5)]\nassert all(a < b for a, b in zip(r, r[1:]))"], None, "", "def f(x): return x", 1.0),

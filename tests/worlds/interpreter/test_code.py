@@ -41,6 +41,8 @@ def block(text: str) -> str:
         ("```python\na = 1\n```\nbetter:\n```py\nb = 2\n```", "b = 2\n"),
         ("```\nc = 3\n```", "c = 3\n"),
         ("```python\nok = 1\n```\n```python\nnot python at all\n```", "ok = 1\n"),
+        ("```python\nok = 1\n```\nIt prints:\n```\n6\n```", "ok = 1\n"),
+        ("1. So:\n   ```python\n   if x:\n       y = 1\n   ```", "if x:\n    y = 1\n"),
         ("```json\n{}\n```", None),
         ("```python\n\n```", None),
         ("x = 1", None),

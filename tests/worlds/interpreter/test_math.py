@@ -503,7 +503,7 @@ FORMS = [
     # Several answers at once.
     ("x+2 \\equiv x+1", "x+1", "", WRONG),
     ("x+2 \\implies x+1", "x+1", "", WRONG),
-    ("x+2 \\approx x+1", "x+1", "", WRONG),
+    ("x+2 \\approx x+1", "x+1", "", WRONG), ("x+2 ⇒ x+1", "x+1", "", WRONG), ("x+2 ≈ x+1", "x+1", "", WRONG),
     ("x+2 \\Rightarrow x+1", "x+1", "", WRONG),
 ]  # fmt: skip
 
@@ -552,7 +552,7 @@ CLAIMS = [
     ("x>\\sin 1", "(\\sin 1,\\infty)", 1), ("x>2\\cdot\\pi", "x>2\\pi", 1), ("\\text{not odd}", "\\text{odd}", 0),
     ("(600\\%,4)", "(6,4)", 0), ("x^2<4", "[-2,2]", 0), ("\\log x>3", "x>1000", 0), ("x<\\log_2 8", "x<3", 0),
     ("x2^3", "8x", 0), ("x\\cdot 2^3", "8x", 0), ("x 3!", "6x", 0), ("x\\frac{16}{2}", "8x", 0), ("(5-3)x", "2x", 0),
-    ("\\binom42 x", "6x", 0), ("x_2^3+1", "1+x_2^3", 1),
+    ("\\binom42 x", "6x", 0), ("\\dbinom{n}{1}", "n", 0), ("x_2^3+1", "1+x_2^3", 1),
     ("\\frac{x^2}{2^2}+y^2=1", "\\frac{x^2}{4}+y^2=1", 1), ("[-1,0)\\cup(0,1]", "[-1,1]\\setminus\\{0\\}", 1),
 ]  # fmt: skip
 

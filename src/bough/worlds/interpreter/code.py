@@ -12,6 +12,7 @@ import ast
 import asyncio
 import json
 import re
+import textwrap
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -32,7 +33,7 @@ BUDGET_S = 45.0
 END_S = 1.0
 GRACE_S = 1.5  # a program that honours its time-out answers within it
 MAX_FIRST = 8_192  # the first answer only says why the program failed, in a line
-_BLOCK = re.compile(r"```[ \t]*+(?:python3?|py)?[ \t]*+\r?\n(.*?)```", re.DOTALL | re.IGNORECASE)
+_BLOCK = re.compile(r"```[ \t]*+(python3?|py)?[ \t]*+\r?\n(.*?)```", re.DOTALL | re.IGNORECASE)
 # The modules that run in each of the two sandboxes, in the order of their imports.
 PROGRAM_SIDE = (values, examinee)
 TESTS_SIDE = (values, stand_ins, statements, examiner)
@@ -107,14 +108,16 @@ async def grade(
 
 
 def last_block(text: str) -> str | None:
-    """The last fenced block that is Python."""
-    for block in reversed(_BLOCK.findall(text)):
+    """The last fenced block that is Python, of those that say so if there are any."""
+    blocks = sorted(_BLOCK.findall(text), key=lambda block: bool(block[0]))
+    for _, found in reversed(blocks):
+        block = textwrap.dedent(found)
         try:
             ast.parse(block)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
         if block.strip():
-            return str(block)
+            return block
     return None
 
 

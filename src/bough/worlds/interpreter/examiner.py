@@ -15,10 +15,12 @@ from __future__ import annotations
 import ast
 import builtins
 import cmath
+import io
 import itertools
 import json
 import math
 import operator
+import pickle
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -51,6 +53,7 @@ BROADCASTING = {
 }  # fmt: skip
 # What makes one number, or one truth, of all that a comparison or a difference gives.
 REDUCING = {"all", "any", "norm"}
+SUMMING = REDUCING | {"sum", "max", "amax", "mean", "count_nonzero"}
 # They have no end that could be compared.
 ENDLESS = (Items, itertools.count, itertools.cycle, itertools.repeat)
 OPERATORS = {
@@ -84,6 +87,8 @@ def examine(
     failed = None
     try:
         program.stopwatch.start(limits_s[0])
+        pickle.Unpickler, pickle.load = _Unpickler, lambda file, **named: _Unpickler(file, **named).load()  # type: ignore[misc]
+        pickle.loads = lambda data, **named: _Unpickler(io.BytesIO(data), **named).load()
         rewriter = _Rewriter([prelude, *sources], {*names, "candidate"})
         exec(rewriter.compiled(prelude), space)  # noqa: S102  the task's
         program.classes = {name: space.get(name) for name in classes}
@@ -219,29 +224,34 @@ class Guards:
             return function
         return lambda *values, **named: function._called(values, named, changes=True)
 
-    def operated(self, name: str, left: Any, right: Any, of_left: bool, of_right: bool, whole: bool) -> Any:
-        """The operator `name`; `whole` is whether all of its result must hold."""
+    def operated(self, name: str, left: Any, right: Any, *flags: bool) -> Any:
+        """The operator `name`; `whole` is whether all of its result must hold, `summed` whether it becomes a number."""
+        of_left, of_right, whole, summed = flags
         numpy: Any = sys.modules.get("numpy")
         arrays = numpy is not None and any(isinstance(side, numpy.ndarray | numpy.generic) for side in (left, right))
         if arrays and name in ("eq", "ne", "sub"):
-            self._check_shapes(left, right, of_left, of_right, whole=whole)
+            self._check_shapes(left, right, of_left, of_right, whole=whole, summed=summed)
         if name == "sub":
             self._check_finite(left, right, of_left, of_right)
         elif name not in ("eq", "ne"):
-            undefined = any(isinstance(side, float) and math.isnan(side) for side in (left, right))
+            undefined = _is_undefined(left) or _is_undefined(right)
             if undefined or (of_left and of_right and _is_endless(left) and _is_endless(right)):
                 raise self.program.failure("an infinite or undefined number is compared")
         return getattr(operator, name)(left, right)
 
-    def _check_shapes(self, left: Any, right: Any, of_left: bool, of_right: bool, *, whole: bool) -> None:
-        """An answer has the shape of what it is compared with, unless that is one number."""
+    def _check_shapes(
+        self, left: Any, right: Any, of_left: bool, of_right: bool, *, whole: bool, summed: bool = False
+    ) -> None:
+        """An answer has the shape of what it is compared with, unless it is a number; if summed, no fewer values."""
         numpy: Any = sys.modules["numpy"]
         try:
             one, other = numpy.shape(left), numpy.shape(right)
         except (ValueError, TypeError):
             return  # numpy says itself what is wrong with them
         stretched = (of_left and other != ()) or (of_right and one != ())
-        if one != other and ((0 in one) != (0 in other) or (whole and stretched)):
+        size, other_size = math.prod(one), math.prod(other)
+        fewer = (of_left and size < other_size) or (of_right and other_size < size)
+        if one != other and ((0 in one) != (0 in other) or (whole and stretched) or (summed and fewer)):
             raise self.program.failure(f"arrays of the shapes {one} and {other} are compared")
 
     def _check_finite(self, left: Any, right: Any, of_left: bool, of_right: bool) -> None:
@@ -292,10 +302,11 @@ class _Rewriter(ast.NodeTransformer):
         return compile(tree, "<test>", "exec", dont_inherit=True)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        if called_name(node) in REDUCING:
-            for part in (*node.args[:1], getattr(node.func, "value", None)):
-                if isinstance(part, ast.Compare | ast.BinOp):
-                    part.whole = True  # type: ignore[union-attr]
+        if called_name(node) in SUMMING:
+            for part in filter(None, (*node.args[:1], getattr(node.func, "value", None))):
+                for inner in ast.walk(part):
+                    inner.summed = True  # type: ignore[attr-defined]
+                part.whole = called_name(node) in REDUCING
         parts = (*node.args, *node.keywords)
         theirs = [uses(part, self.theirs) + (root(part) in self.origins.surely) for part in parts]
         self.generic_visit(node)
@@ -360,10 +371,12 @@ class _Rewriter(ast.NodeTransformer):
             uses(part, self.origins.maybe if isinstance(part, ast.Name) else self.theirs)  # a number does not change
             for part in (left, right)
         ]
+        # What the program was given may have more values than its answer: a mean, or one of them.
+        summed = hasattr(node, "summed") and not (uses(left, self.theirs) and uses(right, self.theirs))
         self.generic_visit(node)
         if type(sign) not in OPERATORS or not any(theirs):
             return node
-        flags = map(ast.Constant, (*theirs, getattr(node, "whole", False)))
+        flags = map(ast.Constant, (*theirs, getattr(node, "whole", False), summed))
         if isinstance(node, ast.Compare):
             left, right = node.left, node.comparators[0]
         elif isinstance(node, ast.BinOp):
@@ -390,12 +403,26 @@ def _is_endless(value: Any) -> bool:
         return False
 
 
+def _is_undefined(value: Any) -> bool:
+    """Whether a number is not a number, or any of an array is not."""
+    numpy: Any = sys.modules.get("numpy")
+    array = numpy is not None and isinstance(value, numpy.ndarray | numpy.generic) and value.dtype.kind in "fc"
+    return bool((value != value).any()) if array else isinstance(value, float) and value != value
+
+
 def _literal(text: Any, *_: Any) -> Any:
     """`eval` for tests, which may use it on what the program gave: numbers and what is made of them."""
     tree = ast.parse(str(text).strip(), mode="eval")
     if not all(isinstance(node, LITERALS) for node in ast.walk(tree)):
         raise ValueError("eval in tests takes numbers, texts and operators only")
     return eval(compile(tree, "<text>", "eval"), {"__builtins__": {}})  # noqa: S307  nothing in it can be called
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads what is made of numbers and texts. A class or a function in a pickle would run here."""
+
+    def find_class(self, _: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"tests read no {name} from a pickle")
 
 
 def _refused(*_: Any, **__: Any) -> Any:

@@ -61,7 +61,7 @@ _FRACTION = re.compile(r"\\frac\{(\d{1,300})\}\{(\d{1,300})\}")
 # A product of numbers, a sum of them in brackets or an exponent, a binomial, a power or factorial after a letter.
 _NUMBERS_LEFT = re.compile(
     r"\d\s*(?:\\cdot|\\times|[*×·])\s*\d+(?!\d|\s*\^)|(?:\(|\^\{)\s*\d+\s*[-+]\s*\d+\s*[)}]|\\binom\s*(?:\{\s*)?\d"
-    r"|(?<![\\A-Za-z])[A-Za-z]\s*(?:(?:\\cdot|\\times|[*×·])\s*)?\d+\s*(?:!|\^\s*(?:\d|\{\s*\d+\s*\}))"
+    r"|\\binom\s*\{\w+\}\s*\{[01]\}|(?<![\\A-Za-z])[A-Za-z]\s*(?:(?:\\cdot|\\times|[*×·])\s*)?\d+\s*(?:!|\^\s*(?:\d|\{\s*\d+\s*\}))"
 )
 _POWER = re.compile(r"\s*(?:!|\\?%|\^\s*(?:\d|\{\s*\d+\s*\}))")
 _RATIO = re.compile(r"(?<![\d:])\s*(\d{1,300})\s*:\s*(\d{1,300})\s*(?![\d:])")
@@ -90,7 +90,7 @@ _BETWEEN = re.compile(
 _RELATION = re.compile(r"\\(?:leq?|geq?|neq?|in|to|cup|cap|begin)(?![A-Za-z])|[<>=≤≥,:]|\\[{}]")
 _SINGLE = re.compile(r"[-+]?\s*(?:[A-Za-z]|\\(?:infty|emptyset|pi))")
 _EQUALS = re.compile(
-    r"(?<![<>!:])=|\\(?:equiv|approx|sim|iff|implies|(?:Long)?[Ll]eftrightarrow|(?:Long)?[Rr]ightarrow)(?![a-z])"
+    r"(?<![<>!:])=|[≈≡≅≃∼⇒→⟹]|\\(?:equiv|approx|sim|iff|implies|(?:Long)?[Ll]eftrightarrow|(?:Long)?[Rr]ightarrow)(?![a-z])"
 )
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _LISTING = re.compile(r",?\s*(?:\\(?:text|mbox)\s*\{\s*(?:or|and)\s*\}|\bor\b|\band\b|;)|\\pm")
@@ -231,6 +231,7 @@ def _plain(text: str) -> str:
         ("\\left", ""), ("\\right", ""), ("\\displaystyle", ""), ("{,}", ","), ("−", "-"), ("–", "-"), ("±", "\\pm"),
         ("π", "\\pi"), ("°", "^\\circ"), ("\\degree", "^\\circ"), ("^{\\circ}", "^\\circ"),
         ("\\dfrac", "\\frac"), ("\\tfrac", "\\frac"), ("\\cfrac", "\\frac"), ("\\!", ""), ("\\,", ""),
+        ("\\dbinom", "\\binom"), ("\\tbinom", "\\binom"),
     ):  # fmt: skip
         text = text.replace(old, new)
     text = _SPACES.sub(" ", text).strip().rstrip(".").strip()
