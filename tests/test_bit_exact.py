@@ -73,6 +73,8 @@ import json, logging, os
 before = dict(os.environ)
 import bough
 bough.Policy
+os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)  # torch's own
+before.pop("TORCHINDUCTOR_CACHE_DIR", None)
 unchanged = dict(os.environ) == before
 from bough.bit_exact import batches_differ, warn_if_batches_differ
 said = []

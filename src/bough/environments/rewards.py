@@ -248,13 +248,13 @@ class Judge:
             return await self._score(trajectory.task, trajectory.messages)
         except UnusableAnswerError as error:
             try:
-                await self._score(trajectory.task, trajectory.start, anew=True)
+                await self._score(trajectory.task, trajectory.start, again=True)
             except JudgeError:
                 raise JudgeError(f"{error}; nor about the episode without its replies") from None
             raise AgentFaultError(str(error)) from None
 
-    async def _score(self, task: Task, messages: list[Message], *, anew: bool = False) -> float:
-        """The score of these messages, from the disk where they were scored before unless they are to be asked anew.
+    async def _score(self, task: Task, messages: list[Message], *, again: bool = False) -> float:
+        """The score of these messages, from the disk where they were scored before unless they are to be scored again.
 
         The markers have a digest of the episode in them, which no episode can contain. What a task adds to the rubric
         is `{"check": {"judge": …}}` in its data, as tasks for MCP servers have it.
@@ -274,7 +274,7 @@ class Judge:
         name = hashlib.sha256(json.dumps([f"{self.url}{PATH}", body], sort_keys=True).encode()).hexdigest()
         kept = cache_folder() / "judge" / name[:2] / f"{name}.json"
         try:
-            if not anew:
+            if not again:
                 found = read_score(read_json(kept)["answer"])
                 self.used["cached"] += 1
                 return found
