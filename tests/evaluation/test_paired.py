@@ -339,3 +339,8 @@ def test_p_value_and_interval_say_the_same(ups: int):
 def test_looks_come_in_steps_that_grow():
     assert list(looks(50)) == [16, 20, 25, 32, 40, 50]
     assert list(looks(5)) == [5] and list(looks(FIRST_LOOK)) == [FIRST_LOOK]
+
+
+@pytest.mark.parametrize("size", [2e-7, 1.0, 1e19])
+def test_the_size_of_differences_does_not_matter(size: float):
+    assert sign_flip([size] * 10) == 2 / 2**10
