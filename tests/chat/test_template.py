@@ -230,6 +230,9 @@ LOCAL = (
         (LOCAL.replace("| trim", "| trim if add_generation_prompt else m['content']"), False),
         (LOCAL.replace("[S]", "{{ strftime_now('%S') }}"), False),
         (LOCAL.replace("in messages %}", "in messages[1:] %}"), False),
+        (LOCAL.replace("in messages %}", "in messages if m['role'] != 'system' %}"), False),
+        (LOCAL.replace("{% endfor %}", "{% endfor %}<|end|>"), False),
+        (LOCAL.replace("assistant: {% endif %}", "assistant: {% else %}<|end|>{% endif %}"), False),
     ],
 )
 def test_only_new_messages_are_rendered_where_the_syntax_allows_it(template: str, alone: bool):

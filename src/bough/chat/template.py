@@ -85,18 +85,26 @@ class ChatTemplate:
     def writes_each_alone(self) -> bool:
         """Whether the template writes message after message, each without a look at others but the first.
 
-        That is read off its syntax: one loop over the messages, which knows of its place only whether it is the first,
-        and remembers nothing. Only then is the text of a conversation that of a shorter one and of what is new.
+        That is read off its syntax: one loop over all messages, which knows of its place only whether it is the first,
+        and remembers nothing; after it only the beginning of an answer. Only then is the text of a conversation that
+        of a shorter one and of what is new.
         """
         if not isinstance(self.tokenizer.chat_template, str):
             return False
         try:
-            tree = jinja2.Environment(autoescape=True).parse(self.tokenizer.chat_template)
+            # As transformers reads it: the line ends after its blocks are no text.
+            syntax = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+            tree = syntax.parse(self.tokenizer.chat_template)
         except jinja2.TemplateError:
             return False
         loops = [node for node in tree.find_all(nodes.For) if node.iter == nodes.Name("messages", "load")]
-        if len(loops) != 1 or loops[0] not in tree.body or not isinstance(loops[0].target, nodes.Name):
+        if len(loops) != 1 or loops[0] not in tree.body or loops[0].test or not isinstance(loops[0].target, nodes.Name):
             return False
+        for after in tree.body[tree.body.index(loops[0]) + 1 :]:
+            if not isinstance(after, nodes.If) or after.test != nodes.Name("add_generation_prompt", "load"):
+                return False
+            if after.elif_ or after.else_:
+                return False
         plain = not any(tree.find_all((nodes.Assign, nodes.AssignBlock, nodes.Macro, nodes.CallBlock, nodes.Include)))
         called = [call.node for call in tree.find_all(nodes.Call)]
         functions = {one.name for one in called if isinstance(one, nodes.Name)}
@@ -272,7 +280,7 @@ class GrowingPrompt:
             self._shown, older = self._shown + older, []
         text = self._text + template.prompt([first, *older, newest], [])[len(self._first) :]
         if not newest.hint:
-            self._text, self._shown = text.removesuffix(self._ending), messages
+            self._text, self._shown = text.removesuffix(self._ending), list(messages)
         return text
 
 

@@ -254,16 +254,16 @@ class RolloutTree:
 
     def _record(self, branch: Branch, failure: Exception | None) -> None:
         """The record of each attempt in a branch that is over. They have it in common but for their ids."""
-        record, first = branch.record, None
+        record, outcome = branch.record, cast("Trajectory | Exception | None", failure)
         for place in branch.environments:
             record.id = self.players[place].id
-            try:
-                if first is None and failure is None:
-                    first = record.trajectory(self._name)
-            except EnvironmentFailedError as error:
-                failure = error
-            if first is None or failure is not None:
-                self._ended(place, failure or EngineError("there is no record"))
+            if outcome is None:
+                try:
+                    outcome = record.trajectory(self._name)
+                except EnvironmentFailedError as error:
+                    outcome = error
+            if isinstance(outcome, Exception):
+                self._ended(place, outcome)
                 continue
-            own = first.model_copy(update={"id": record.id, "info": dict(first.info)})
+            own = outcome.model_copy(update={"id": record.id, "info": dict(outcome.info)})
             self._ended(place, (own, list(record.images)))
